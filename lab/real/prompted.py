@@ -133,7 +133,7 @@ def prompts_of(task: Task, count: int, half: str, seed: int) -> list[Prompt]:
             f"{task.name} {place}",
             None,
             tuple(task.messages(example)),
-            about={"data_source": task.name, "ground_truth": example.answer, "extra_info": {}},
+            reward_fields={"data_source": task.name, "ground_truth": example.answer, "extra_info": {}},
         )
         for place, example in enumerate(task.examples(half, seed, count))
     ]
@@ -223,7 +223,7 @@ class Experiment:
             for reply in speaker.replies(rows[start : start + self.batch])
         ]
         rewards = [
-            ALL_TASKS[task].reward(reply, prompt.about["ground_truth"])
+            ALL_TASKS[task].reward(reply, prompt.reward_fields["ground_truth"])
             for reply, prompt in zip(replies, prompts, strict=True)
         ]
         return "".join(str(round(4 * reward)) for reward in rewards)

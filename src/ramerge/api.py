@@ -70,12 +70,12 @@ class _PlanBase(Displayed):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Further information, such as how many tensors each rule catches."""
+        """Further information, such as how many tensors each rule matches."""
         return self.details.findings.notes
 
     @property
     def recipe(self) -> Recipe:
-        """The checked recipe; of a sweep, the first point's."""
+        """The checked recipe; for a sweep, the first point's."""
         return self.details.recipe
 
     @property
@@ -85,7 +85,7 @@ class _PlanBase(Displayed):
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of weights that will be read, in all passes together."""
+        """Bytes of weights that all passes together will read."""
         return self.details.bytes_read
 
     @property
@@ -115,20 +115,20 @@ class _PlanBase(Displayed):
         return [{"model": name, "place": place, "dtype": dtypes.get(name, "")} for name, place in models.items()]
 
     def explain(self) -> str:
-        """The plan as text: inputs, output, reads, memory, notes."""
+        """Return the plan as text: inputs, output, reads, memory, notes."""
         return "\n".join(explain(self.details))
 
     def to_dict(self) -> dict[str, object]:
-        """The plan as plain values."""
+        """Return the plan as plain values."""
         return values_of(self.details)
 
     def tensors(self, *, on_progress: Listener | None = None) -> TensorStream:
-        """Merge, and give the tensors one after another; nothing is written.
+        """Merge, and yield the tensors one after another; nothing is written.
 
-        Of a sweep, each tensor comes once for each point, in their order, before the next tensor.
+        For a sweep, each tensor comes once for each point, in the points' order, before the next tensor.
 
         Args:
-            on_progress: called from the loop that takes the tensors.
+            on_progress: called from the loop over the tensors.
 
         Raises:
             PlanError: the plan has problems, or the memory does not hold two whole tensors.
@@ -153,7 +153,7 @@ class _PlanBase(Displayed):
         return TensorStream(work, on_progress or silence)
 
     def _to(self, out: str | Path | None) -> MergePlan:
-        """The plan with an output: this one, or by default its own."""
+        """Return the plan with an output: with `out`, or by default its own."""
         merge_plan = self.details
         if out is not None:
             merge_plan = _make_plan(merge_plan.points, out, self.kind, self.options)
@@ -164,7 +164,7 @@ class _PlanBase(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class Plan(_PlanBase):
-    """Plan of a merge: reads, writes and needs, from headers only; `ramerge.plan` makes it.
+    """Plan of a merge: what it reads, writes and needs, from headers only; made by `ramerge.plan`.
 
     Attributes:
         details: tensors, files, reads and resources; unstable.
@@ -195,7 +195,7 @@ class Plan(_PlanBase):
 
 @dataclass(frozen=True, repr=False)
 class SweepPlan(_PlanBase):
-    """Plan of a sweep: reads, writes and needs; `ramerge.plan(..., vary=...)` makes it.
+    """Plan of a sweep: what it reads, writes and needs; made by `ramerge.plan(..., vary=...)`.
 
     Attributes:
         details: tensors, files, reads and resources; unstable.
@@ -209,7 +209,7 @@ class SweepPlan(_PlanBase):
     """
 
     def merge(self, out: str | Path | None = None, *, on_progress: Listener | None = None) -> tuple[Record, ...]:
-        """Carry the plan out: a record for each point, in order.
+        """Carry the plan out; return a record for each point, in order.
 
         Args:
             out, on_progress: as for `Plan.merge`.
@@ -250,22 +250,22 @@ def plan(
 ) -> Plan | SweepPlan:
     """Plan a merge (with `vary`: a sweep): what it would read, write and need. Reads headers only, with two exceptions.
 
-    The method `auto` is replaced by the one that `recommend` names with the recipe's prompts, which reads weights.
-    Where the recipe has prompts and its method needs what they give, it is gathered first (`gather`).
+    The method `auto` is replaced by the method that `recommend` chooses with the recipe's prompts, which reads weights.
+    If the recipe has prompts and its method needs side inputs, these are gathered first (`gather`).
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the output folder, also in a bucket (`s3://bucket/model`, `gs://`, `az://`), or a repository of the hub
-            (`hub:owner/name`, `hub:owner/name@branch`). If it is given, the plan checks it and the free space of its
+            (`hub:owner/name`, `hub:owner/name@branch`). If given, the plan checks it and the free space of its
             disk.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`, for a sweep; the last key varies fastest.
-        kind: what the output will be written as: `checkpoint`, `delta` (on the base; `apply` makes the checkpoint of
-            it), `adapter` (of PEFT), the name of a plug-in's kind, or one with settings, such as `AsAdapter(rank=8)`.
+        kind: the kind of output: `checkpoint`, `delta` (on the base; `apply` turns it into a checkpoint),
+            `adapter` (of PEFT), the name of a plug-in's kind, or a kind with settings, such as `AsAdapter(rank=8)`.
         options: how the merge will be carried out.
         on_progress: called with a `Progress` while weights are read for `auto`, or prompts are used.
 
     Returns:
-        The plan. Its `problems` say what would make the merge fail. `plan.merge(out)` carries it out, and
+        The plan. Its `problems` list what would make the merge fail. `plan.merge(out)` carries it out, and
         `plan.tensors()` merges without writing anything.
 
     Raises:
@@ -312,7 +312,7 @@ def _output_target(out: str | Path | None, options: Options) -> OutputTarget | N
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe with method and parameters recommended on its prompts in place of `auto`, with notes and warnings."""
+    """Replace `auto` in a recipe by the method and parameters recommended on its prompts, with notes and warnings."""
     check_unchosen(document)
     advice = FEATURES["recommend"](document, options=options, on_progress=on_progress)
     rounding = None if document.stated("rounding") else advice.rounding
@@ -326,7 +326,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
 
 
 def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe with side inputs gathered on its prompts, if its method takes any; otherwise without prompts."""
+    """Replace a recipe's prompts by side inputs gathered on them, if its method takes any; else drop the prompts."""
     rest = document.without("prompts")
     name = str(document.method)
     if name not in METHODS:
@@ -379,22 +379,22 @@ def _carry_out(
 
 
 def merge_into(
-    take: Callable[[MergedTensor], None],
+    consume: Callable[[MergedTensor], None],
     document: Document,
     options: Options,
-    check: Callable[[MergePlan], Sequence[str]],
+    extra_problems: Callable[[MergePlan], Sequence[str]],
 ) -> Record:
     """Merge, and pass each tensor to a function, in the order of the output; nothing is written.
 
     Args:
-        take: the function, which is called from this thread.
-        check: gives further problems of the plan.
+        consume: the function, which is called from this thread.
+        extra_problems: returns further problems of the plan.
     """
     merge_plan = _make_plan(
         make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True
     )
-    findings = replace(merge_plan.findings, problems=(*merge_plan.findings.problems, *check(merge_plan)))
-    return _carry_out(replace(merge_plan, findings=findings), options, silence, take)[0]
+    findings = replace(merge_plan.findings, problems=(*merge_plan.findings.problems, *extra_problems(merge_plan)))
+    return _carry_out(replace(merge_plan, findings=findings), options, silence, consume)[0]
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def read_recipe(recipe: AnyRecipe) -> Recipe:
         recipe: the path of a YAML file, or a mapping.
 
     Raises:
-        RecipeError: it cannot be read or is wrong; all problems are listed.
+        RecipeError: the recipe cannot be read or is wrong; all problems are listed.
 
     Example:
         >>> recipe = ramerge.read_recipe("recipe.yaml").with_(method="ties", parameters={"density": 0.3})
@@ -502,14 +502,15 @@ def convert(
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Record:
-    """Write one model of any format as plain safetensors, block by block.
+    """Write a model in any format as plain safetensors, block by block.
 
     Args:
         model: a folder or hub id: FSDP shards, torch.distributed checkpoints, an adapter, quantized weights and so on.
         out: the output, as for `merge`.
-        base: the model that an adapter changes. For other models it gives names, dtypes and layout of the output.
-        dtype: dtype of the output, such as `bfloat16`; by default those of `base`, or without a base those of the
-            model itself: of a quantized one what `config.json` states, of a tensor that an adapter changes the model's.
+        base: the model that an adapter changes. For other models, it determines names, dtypes and layout of the output.
+        dtype: dtype of the output, such as `bfloat16`; by default, the dtypes of `base`, or without a base those of the
+            model itself: for a quantized model the dtype in `config.json`, for an adapted tensor that of the model
+                below.
         values: other keys of a recipe, such as `{"rounding": "stochastic", "shard_size": "5GB"}`, `rename`, or
             `{"allow.extra_tensors": True}`.
         options, on_progress: as for `merge`.
@@ -535,10 +536,10 @@ def convert(
 
 
 def clean(out: str | Path, *, staging_dir: str | Path | None = None) -> list[str]:
-    """Remove what interrupted runs have left alongside an output, and put back an old output that they had moved.
+    """Remove what interrupted runs have left alongside an output, and restore an old output that they had moved.
 
     Args:
-        out: the output folder of those runs. It is left as it is. Of a remote output, a model that is not complete is
+        out: the output folder of those runs. It is not changed. In a remote output, an incomplete model is
             removed.
         staging_dir: as for `Upload`.
 
@@ -546,7 +547,7 @@ def clean(out: str | Path, *, staging_dir: str | Path | None = None) -> list[str
         What was done, human-readable; empty if nothing was there.
 
     Raises:
-        OutputError: a process is writing `out`, or what is there cannot be removed.
+        OutputError: a process is writing to `out`, or leftovers cannot be removed.
 
     Example:
         >>> ramerge.clean("merged")

@@ -40,11 +40,11 @@ from ramerge.core.storage.memory import Extent, MemoryFolder
 
 _DEFAULTS = Options()
 _DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
-"""Safetensors' names by those of NumPy and ml_dtypes, which are torch's."""
+"""Maps names of NumPy and ml_dtypes, which torch uses too, to safetensors' names."""
 _OF_FILES = ("config", "different_tokens", "outside_links")
-"""Keys of `allow` that state dicts cannot meet: they have no configuration, no tokenizer and no links."""
+"""Keys of `allow` that do not apply to state dicts: these have no configuration, no tokenizer and no links."""
 _KEYS = ("dtype", "preset", "rounding", "rounding_seed", "rules", "rename", "allow")
-"""Keys of recipes that have a meaning for what is in memory, besides those that are arguments."""
+"""Keys of recipes that apply to merges in memory, in addition to those that are arguments."""
 
 
 class MergedStateDict(Displayed, dict[str, Any]):
@@ -85,28 +85,28 @@ def merge_state_dicts(
     options: Options = _DEFAULTS,
     **parameters: Any,
 ) -> MergedStateDict:
-    """Merge state dicts in memory: the bytes are those of `ramerge merge`, and no file is read or written.
+    """Merge state dicts in memory: the bytes equal those of `ramerge merge`, and no file is read or written.
 
-    Arrays are read where they are, block by block; only what is not contiguous is copied, and of tensors on another
-    device each block. They must not change until the function returns. Threads may call it at the same time.
+    Arrays are read in place, block by block; only arrays that are not contiguous, and blocks of tensors on another
+    device, are copied. Arrays must not change until the function returns. Threads may call it at the same time.
 
     Args:
         base: the base: a mapping of names to NumPy arrays (bfloat16 and float8 are those of ml_dtypes) or torch tensors
             on any device, or an object with `state_dict()`, such as a module. None for a method that takes no base.
-        agents: name to agent, in the order in which sums are computed. Each is like the base, or as in a recipe a
+        agents: agents by name, in the order of sums. Each is like the base, or as in a recipe, a
             mapping with `model` and side inputs. `importance` maps names to arrays of the tensors' shapes. `inputs`
-            maps weights that meet d inputs to recorded rows of shape (n, d), or to a pair of rows and how much each
-            counts, shape (n,); by default 1 / n. Expert 3 of a tensor that stacks all of them is `NAME[3]`.
+            maps weights that meet d inputs to recorded rows of shape (n, d), or to a pair of rows and their weights,
+            shape (n,); by default 1 / n. Expert 3 of a tensor that stacks all of them is `NAME[3]`.
         method: as for `Recipe`.
         out: a mapping or module whose tensors become the merged ones, in place, after everything was computed. It may
-            be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others. A view
-            must have a place of its own for each element, and different tensors must not overlap.
-        config: the base's `config.json` as a mapping. Needed for quantized weights, and where shapes of stacked experts
-            do not tell which side meets the inputs. It also holds for agents that have all tensors of the base, scales
+            be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others. Elements
+            of a view must not share memory, and different tensors must not overlap.
+        config: the base's `config.json` as a mapping. Needed for quantized weights, and if shapes of stacked experts do
+            not tell which side is the inputs'. It also holds for agents that have all tensors of the base, scales
             included; others are not quantized.
         recipe: further keys of a recipe: `dtype`, `preset`, `rounding`, `rounding_seed`, `rules`, `rename`, `allow`.
-        options: how the merge is carried out; `threads`, `max_memory` and `strict` apply.
-        **parameters: of the method.
+        options: how to carry out the merge; `threads`, `max_memory` and `strict` apply.
+        **parameters: parameters of the method.
 
     Returns:
         The merged tensors in the base's order, each of the kind that the base (or else the first agent) has under this
@@ -231,7 +231,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
 
 
 class _HeldTensor(NamedTuple):
-    """A tensor in memory: safetensors' dtype, shape, bytes, and its place: equal for names of one tensor."""
+    """A tensor in memory: safetensors' dtype, shape, bytes, and its place, equal for names of one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -240,7 +240,7 @@ class _HeldTensor(NamedTuple):
 
 
 class _OnDevice:
-    """The bytes of a torch tensor that is not in this machine's memory, copied as they are read."""
+    """The bytes of a torch tensor on another device, copied as they are read."""
 
     def __init__(self, flat: Any) -> None:
         self._flat = flat
@@ -257,7 +257,7 @@ _EXAMPLES = {"agents": "{'code': ..., 'tool': ...}", "recipe": "{'dtype': 'float
 
 
 def _check_mapping(label: str, value: Any) -> None:
-    """Raise RecipeError for an argument of another form than its example."""
+    """Raise RecipeError for an argument whose form differs from its example."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise RecipeError(
             f"{label}: must be a mapping of names, such as {_EXAMPLES[label]}; it is a {type(value).__name__}"
@@ -272,7 +272,7 @@ def _mapping(model: Any, label: str) -> Mapping[str, Any]:
 
 
 def _entry(agent: Any) -> Mapping[str, Any]:
-    """An agent as in a recipe: its model, and its side inputs by key."""
+    """Return an agent as in a recipe: its model, and its side inputs by key."""
     model = agent.get("model") if isinstance(agent, Mapping) else None
     is_entry = isinstance(model, Mapping) or hasattr(model, "state_dict")
     if is_entry and (others := agent.keys() - {"model", *(side.key for side in SIDE_INPUTS)}):
@@ -356,7 +356,7 @@ def _of_torch(tensor: Any) -> _HeldTensor:
 
 
 def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
-    """Repeated names of tensors, with their first name."""
+    """Return the repeated names of tensors, each with the tensor's first name."""
     firsts: dict[Hashable, str] = {}
     first_names = {
         name: firsts.setdefault(tensor.place, name) for name, tensor in tensors.items() if tensor.place is not None
@@ -384,7 +384,9 @@ class _Folders:
         self._names, self._ties, self._config = own.keys(), ties, config or {}
 
     def model(self, label: str, tensors: Mapping[str, _HeldTensor]) -> str:
-        """The name of the folder of a model; it is quantized as the base is if it has all of the base's tensors."""
+        """Make the folder of a model; return its name. It is quantized like the base if it has all of the base's
+        tensors.
+        """
         # a tensor that the base has under an earlier name, too, is left out where the model has it there as well
         untied = {
             name: tensor
@@ -395,7 +397,7 @@ class _Folders:
         return self._put(label, untied, "config.json", self._config if as_base else without_declaration(self._config))
 
     def sides(self, label: str, entry: Mapping[str, Any]) -> dict[str, str]:
-        """The names of the folders of an agent's side inputs, where there are some."""
+        """Make the folders of an agent's side inputs, if it has any; return their names by key."""
         addresses: dict[str, str] = {}
         if (importances := entry.get(IMPORTANCE.key)) is not None:
             tensors = _tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
@@ -430,7 +432,7 @@ class _Folders:
 
 
 class _Wording:
-    """Messages of a merge of folders, in the words of `merge_state_dicts`: arguments, not folders and flags.
+    """Rewords messages of a merge of folders for `merge_state_dicts`: arguments instead of folders and flags.
 
     Args:
         arguments: by address of a folder.
@@ -448,13 +450,13 @@ class _Wording:
         self._twice = re.compile(rf"\b({agents}): (?=\1[.:])|(?<=\bagents\.)(.+?): \2: ")
 
     def of(self, text: str) -> str:
-        """A message in other words."""
+        """Return a message with arguments in place of folders and flags."""
         text = self._pattern.sub(lambda match: self._words[match[1]], text).replace(f" in {ONE_FILE}", "")
         return self._twice.sub(lambda match: f"{match[2]}: " if match[2] else "", text)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Context whose errors are in these words."""
+        """A context that rewords the messages of errors."""
         try:
             yield
         except RamergeError as error:
@@ -462,7 +464,7 @@ class _Wording:
 
 
 def _with_weights(value: Any) -> tuple[Any, Any]:
-    """Recorded rows and their weights."""
+    """Return recorded rows and their weights."""
     if isinstance(value, tuple | list):
         rows, weights = value
         return rows, weights
@@ -473,7 +475,7 @@ def _with_weights(value: Any) -> tuple[Any, Any]:
 
 
 def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -> list[str]:
-    """Problems of tensors of a plan's output that have no place in `out`."""
+    """Return problems of output tensors that have no place in `out`."""
     tensors, missing, readonly_names, problems = _tensors(out, "out"), [], [], []
     parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
     parts |= {again: parts[name] for again, name in ties.items() if name in parts and again in tensors}
@@ -500,7 +502,7 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -
 
 
 def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
-    """Problems of arrays that share some elements, but not all: one would be written over the other."""
+    """Return problems of arrays that share some, but not all elements: one would overwrite the other."""
     layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
     problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
     for begin, end, name in sorted((*_bounds(layout), name) for name, layout in layouts.items()):
@@ -516,14 +518,14 @@ def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
 
 
 def _bounds(layout: NDArray[Any]) -> tuple[int, int]:
-    """The addresses of the first byte of an array, and of the one after the last."""
+    """Return the address of the first byte of an array, and the address after its last byte."""
     reach = [stride * (size - 1) for stride, size in zip(layout.strides, layout.shape, strict=True)]
     begin = layout.__array_interface__["data"][0]
     return begin + sum(min(0, each) for each in reach), begin + sum(max(0, each) for each in reach) + layout.itemsize
 
 
 def _layout(array: Any) -> NDArray[Any]:
-    """An array with the same elements, wherever they are; they must not be read."""
+    """Return an array with the same layout and addresses, on any device; its elements must not be read."""
     if not _is_torch(array):
         plain: NDArray[Any] = array
         return plain
@@ -539,7 +541,7 @@ def _layout(array: Any) -> NDArray[Any]:
 
 
 def _repeats(array: Any) -> bool:
-    """Whether a view may have one place in memory for several elements, as an expanded tensor has."""
+    """Whether several elements of a view may share one place in memory, as in an expanded tensor."""
     strides, reach = (array.stride(), 1) if _is_torch(array) else (array.strides, array.itemsize)
     for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, array.shape, strict=True)):
         if size > 1 and stride < reach and 0 not in array.shape:
@@ -549,7 +551,7 @@ def _repeats(array: Any) -> bool:
 
 
 def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTensor]) -> None:
-    """Raise WeightsError where two different tensors would be written to one place."""
+    """Raise WeightsError if two different tensors would be written to one place."""
     problems = [
         f"out: {quoted(name)} and {quoted(first)} are one tensor, but the merged ones differ; give arrays of their own"
         for name, first in _ties(_tensors({name: target[name] for name in merged_tensors}, "out")).items()
@@ -560,7 +562,7 @@ def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTe
 
 
 def _like(tensor: MergedTensor, value: Any) -> Any:
-    """A merged tensor as an array of the kind of `value`, on its device."""
+    """Return a merged tensor as an array of the same kind as `value`, on its device."""
     if _is_torch(value):
         return tensor.torch().to(value.device)
     return tensor.data.view(_numpy_dtype(tensor.dtype, value)).reshape(tensor.shape)

@@ -1,9 +1,9 @@
-"""Checks that every method holds to; a plug-in's author runs them in one line:
+"""Checks that every method must pass; a plug-in's author runs them in one line:
 
     def test_my_method() -> None:
         ramerge.testing.check_method("my_method")
 
-They merge small models made here, and raise AssertionError with what is wrong. Needs nothing but ramerge.
+They merge small generated models, and raise AssertionError with what is wrong. They need only ramerge.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ramerge.core.tensors.header import encode_header
 
 Values = NDArray[Any]
 Reference = Callable[..., Values]
-"""`reference(base, taus, **parameters)`: float32 arrays of one tensor to the merged tensor, by the book."""
+"""`reference(base, taus, **parameters)`: computes the merged tensor from float32 arrays of one tensor, by the book."""
 
 DTYPES = ("BF16", "F16", "F32", "F64")
 _WORDS: Mapping[str, Any] = {
@@ -59,13 +59,13 @@ def check_method(
     parameters: Sequence[Mapping[str, object]] = ({},),
     exact: bool = True,
 ) -> None:
-    """Run all checks of a method that is registered.
+    """Run all checks on a registered method.
 
     Args:
-        name: the method.
-        reference: computes the same by the book, for each of `parameters`; by default nothing is compared.
-        parameters: those that are tried.
-        exact: whether the bytes must be those of the reference; else numbers must be close, to 1e-5.
+        name: the method's name.
+        reference: computes the same result by the book, for each of `parameters`; by default, nothing is compared.
+        parameters: the parameters to try.
+        exact: whether the bytes must equal the reference's; otherwise, numbers must agree to 1e-5.
 
     Raises:
         AssertionError: a check fails.
@@ -84,7 +84,7 @@ def check_method(
 
 
 def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, object] | None = None) -> None:
-    """Check that shards, sizes of blocks and numbers of threads do not change a byte."""
+    """Check that shards, block sizes and numbers of threads do not change a byte."""
     results = []
     for shards, block, workers in _LAYOUTS:
         with models(name, dtype, shards=shards) as recipe:
@@ -97,7 +97,7 @@ def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, object
 
 
 def check_order(name: str, parameters: Mapping[str, object] | None = None) -> None:
-    """Check that the order of agents changes rounding alone, of a method that says so (`Method.symmetric`)."""
+    """Check that the order of agents changes only rounding, if the method declares so (`Method.symmetric`)."""
     if not METHODS[name].symmetric:
         return
     with models(name, "F32") as recipe:
@@ -114,7 +114,7 @@ def check_order(name: str, parameters: Mapping[str, object] | None = None) -> No
 def check_reference(
     name: str, reference: Reference, parameters: Mapping[str, object] | None = None, *, exact: bool = True
 ) -> None:
-    """Compare with a reference, in float32."""
+    """Compare a method with a reference, in float32."""
     method, values = METHODS[name], dict(parameters or {})
     with models(name, "F32") as recipe:
         result = merged({**recipe, "parameters": values})
@@ -134,7 +134,7 @@ def check_reference(
 
 
 def check_bounds(name: str) -> None:
-    """Check that recipes may have every bound of every parameter, and nothing beyond."""
+    """Check that recipes accept every bound of every parameter, and nothing beyond."""
     with models(name) as recipe:
         for parameter, inside, outside in _bounds(METHODS[name]):
             for value in inside:
@@ -166,12 +166,13 @@ def _bounds(method: Method) -> Iterator[tuple[str, list[Any], list[Any]]]:
 
 @contextmanager
 def models(method: str, dtype: str = "BF16", *, shards: int = 1) -> Iterator[dict[str, Any]]:
-    """A recipe of a small base and as many agents as the method takes, up to three, on a temporary disk.
+    """Write a small base and as many agents as the method takes, up to three, to a temporary folder; yield their
+    recipe.
 
     Args:
-        method: the method.
-        dtype: of all models.
-        shards: files that each model lies in.
+        method: the method's name.
+        dtype: the dtype of all models.
+        shards: the number of files of each model.
     """
     base, agents = _values(METHODS[method])
     with tempfile.TemporaryDirectory() as name:
@@ -204,7 +205,7 @@ def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Valu
 
 
 def _write(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int) -> None:
-    """A checkpoint, with its tensors dealt round its files."""
+    """Write a checkpoint, with its tensors distributed over its files."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "test"}))
     files = [f"model-{place + 1:05}-of-{shards:05}.safetensors" for place in range(shards)]
@@ -218,19 +219,19 @@ def _write(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int)
 
 
 def _to_dtype(values: Values, dtype: str) -> Values:
-    """Numbers as they lie in a file; bfloat16 is cut off, not rounded, which is as good here."""
+    """Convert numbers to their form in a file; bfloat16 is truncated, not rounded, which suffices for tests."""
     if dtype == "BF16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(_WORDS[dtype])
 
 
 def merged(recipe: Mapping[str, object], *, block: int | None = None, workers: int = 2) -> dict[str, Values]:
-    """The merged tensors by name, of bfloat16 as uint16.
+    """Merge, and return the tensors by name; bfloat16 as uint16.
 
     Args:
-        recipe: as a mapping.
-        block: elements that a worker takes at a time, however few.
-        workers: threads.
+        recipe: the recipe as a mapping.
+        block: the number of elements that a worker processes at a time, however small.
+        workers: the number of threads.
     """
     tensors: dict[str, Values] = {}
 

@@ -151,7 +151,7 @@ def test_rollouts_of_trainers(
 ) -> None:
     (prompt,) = read_prompts(lines(tmp_path / "p.jsonl", record))
     assert (prompt.state, prompt.replies) == (state, (reply,))
-    assert (prompt.about["ground_truth"], prompt.about["extra_info"].get("index")) == (truth, index)
+    assert (prompt.reward_fields["ground_truth"], prompt.reward_fields["extra_info"].get("index")) == (truth, index)
     assert prompt.text == record.get("input", record.get("input_prompt", record.get("prompt")))
     assert list(prompt.messages) == (CHAT if prompt.text is None else [])
 
@@ -270,7 +270,7 @@ def test_parquet(tmp_path: Path, messages: Messages) -> None:
 def test_verl_ground_truth_reaches_the_reward(tmp_path: Path) -> None:
     record = {"prompt": CHAT, "data_source": "sum", "reward_model": {"ground_truth": "4"}, "extra_info": {"index": 3}}
     (prompt,) = read_prompts(lines(tmp_path / "p.jsonl", record))
-    assert prompt.about == {"data_source": "sum", "ground_truth": "4", "extra_info": {"index": 3}}
+    assert prompt.reward_fields == {"data_source": "sum", "ground_truth": "4", "extra_info": {"index": 3}}
 
 
 @pytest.mark.parametrize(

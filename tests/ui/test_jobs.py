@@ -84,7 +84,7 @@ def test_progress_says_what_is_counted(tmp_path: Path) -> None:
         ({"stage": "merging", "done": 5_000_000, "total": 9_000_000, "unit": "bytes"}, "merging 5.0 MB of 9.0 MB"),
     ):
         job.progress = event
-        assert f"<span>{said}</span>" in views.progress(job)
+        assert f"<span>{said}</span>" in views.progress_html(job)
 
 
 def test_an_analysis_gives_figures_and_its_numbers(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_the_command_for_an_agent_that_is_an_adapter_stays_whole(desk: Desk, mer
     recipe.write_text(re.sub(r"\S*demo/tool", "../demo/base+../adapter", recipe.read_text()))
     job = ran(desk, handoff_words(desk, "merged", LINES, "trl", "student", overwrite=False))
     assert job.state == FAILED
-    assert "TEACHER --method passthrough --set parameters.agent=tool" in views.progress(job)
+    assert "TEACHER --method passthrough --set parameters.agent=tool" in views.progress_html(job)
 
 
 def test_teachers_held_out_prompts_and_the_length_of_replies_are_the_commands(desk: Desk, merged: Path) -> None:

@@ -1,4 +1,4 @@
-"""The function `analyze`, which users call: from a recipe through one read of the inputs to an `Analysis`."""
+"""The function `analyze`, which users call: it reads the inputs of a recipe once and returns an `Analysis`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, Document, make_points, open_recipe
 
 EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
-"""Thresholds that are compared, besides the recipe's own."""
+"""Thresholds to compare, in addition to the recipe's own."""
 
 _USUAL_EPSILON = 1e-5
 _DEFAULTS = Options()
@@ -51,13 +51,13 @@ def analyze(
 ) -> Analysis:
     """Analyze the agents of a recipe: sparsity, overlap and angles of what RL changed, and how much merges keep of it.
 
-    The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. What the
-    recipe's method keeps of the agents is measured if it works element by element on task vectors. In place of any
-    other method, RAM with the same epsilon is measured.
+    The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. How much
+    the recipe's method keeps of the agents is measured if the method works element by element on task vectors.
+    Otherwise, RAM with the same epsilon is measured.
 
     Args:
         recipe: as for `merge`.
-        epsilons: further thresholds of "moved" to compare.
+        epsilons: further thresholds of "moved", to compare.
         options, on_progress: as for `merge`. With `cache`, later merges of the same files need one read less.
 
     Returns:
@@ -84,9 +84,9 @@ def analyze(
 def plan_analysis(
     document: Document, epsilons: Sequence[float] = EPSILONS, options: Options = _DEFAULTS
 ) -> tuple[MergePlan, TaskVectorStatistics]:
-    """Plan an analysis: inputs, and the statistic that `carry_out` counts.
+    """Plan an analysis: its inputs, and the statistic that `carry_out` counts.
 
-    The recipe, in ramerge's own form, is checked only here: what only its own method uses may be wrong or missing.
+    The recipe, in ramerge's own form, is checked only here: keys that only its own method uses may be wrong or missing.
     """
     unused = note_unused(document, _UNUSED, "an analysis")
     document, left_out = _for_analysis(document)
@@ -180,7 +180,7 @@ def _precision_loss(statistics: TaskVectorStatistics) -> PrecisionLoss:
 
 
 def _losses(plan: MergePlan, statistics: TaskVectorStatistics, results: Results) -> dict[str, dict[str, float]]:
-    """Precision loss in bfloat16 of each agent that is stored in float32 or float64."""
+    """Return the precision loss in bfloat16 of each agent that is stored in float32 or float64."""
     counts = [result for (statistic, _), result in results.items() if statistic == _precision_loss(statistics)]
     return {
         name: figures
@@ -190,7 +190,7 @@ def _losses(plan: MergePlan, statistics: TaskVectorStatistics, results: Results)
 
 
 def _thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequence[str]) -> dict[str, float]:
-    """Each agent's threshold; empty if rules give it several."""
+    """Return each agent's threshold; empty if rules of the recipe give an agent several."""
     sizes = [result for (statistic, _), result in results.items() if statistic == statistics.after]
     if statistics.after is not None and len(sizes) != 1:
         return {}
@@ -199,7 +199,7 @@ def _thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequ
 
 
 def _cache_counts(plan: MergePlan, statistics: TaskVectorStatistics, tallies: Mapping[str, Tally]) -> None:
-    """Spare later merges of the same files their counting pass."""
+    """Cache counts, so that later merges of the same files need no counting pass."""
     cached_counts.keep(
         plan.counts.digest,
         plan.tensors,
@@ -215,10 +215,10 @@ def _cache_counts(plan: MergePlan, statistics: TaskVectorStatistics, tallies: Ma
 
 
 def _for_analysis(document: Document) -> tuple[Document, list[str]]:
-    """The recipe as it is analyzed, and a note if its own method is left out.
+    """Return the recipe to analyze, and a note if its own method is left out.
 
-    Without a method that can be measured, the recipe is read as RAM's. Rules that keep or take tensors hold in both
-    cases, because a merge would leave those out.
+    If the recipe's method cannot be measured, the recipe is analyzed with RAM. Rules that keep or take tensors apply in
+    both cases, because a merge would leave those tensors out.
     """
     if document.stated("base") is None:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyze"))

@@ -1,4 +1,4 @@
-"""Figures by layer and role for the heat map, added up block by block, so that they are seen while they are counted."""
+"""Figures by layer and role for the heat map. They are added up block by block, so they can be shown while counting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener
 
 OUTSIDE = "outside"
-"""The layer of tensors that belong to none."""
+"""The layer of tensors outside of all layers."""
 
 _SECONDS_BETWEEN = 0.5
 _Key = tuple[bool, LayerId | None, int]
@@ -28,19 +28,20 @@ _Key = tuple[bool, LayerId | None, int]
 
 @dataclass(frozen=True)
 class HeatCell:
-    """A cell of the heat map: all tensors of a role in a layer. Tuples are by agent, None where nothing is to count.
+    """A cell of the heat map: all tensors of a role in a layer. Tuples have an entry for each agent, None without
+    elements.
 
     Attributes:
-        layer: its number, with the name of its stack where there are several, or `outside`.
+        layer: the layer's number, with the name of its stack if there are several, or `outside`.
         role: one of `tensor_roles.ROLES`.
-        tensors: how many.
-        elements: of these.
+        tensors: the number of tensors.
+        elements: the number of their elements.
         active: elements that the agent moved.
-        unique: of these, those that no other agent moved.
-        sign_agreement: among the elements that it moved together with another agent, summed over the others, the share
-            that both moved in the same direction.
-        precision_loss: of its updates in the merge, the share that rounding to the output's dtype erases.
-        effective_lambda: the part of an update that only this agent made which is in the output, in a sample.
+        unique: elements that only this agent moved.
+        sign_agreement: the share of elements moved by this agent and another that both moved in the same
+            direction, over all other agents.
+        precision_loss: the share of the agent's updates that rounding the merge to the output's dtype erases.
+        effective_lambda: the part of the agent's unique updates that is in the output, measured on a sample.
     """
 
     layer: str
@@ -56,11 +57,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class CellFigures(Progress):
-    """The progress of `analyze`, with all cells of the heat map as counted until now.
-
-    Attributes:
-        part: figures of the whole model, as in `AnalyzedPart`.
-    """
+    """The progress of `analyze`, with all cells of the heat map as counted so far."""
 
     part: Mapping[str, object] = field(default_factory=dict)
     cells: Sequence[Mapping[str, object]] = ()
@@ -70,7 +67,7 @@ class CellFigures(Progress):
 
 @dataclass
 class _Sum:
-    """Running totals of the blocks of a cell."""
+    """Running totals for a cell."""
 
     counts: Counts
     rounding: Counts | int = 0
@@ -79,7 +76,7 @@ class _Sum:
 
 
 class CellCounts:
-    """The heat map while it is counted: adds up blocks, and notifies a listener twice a second."""
+    """Counts the heat map: adds up blocks, and notifies a listener twice a second."""
 
     def __init__(self, plan: MergePlan, statistics: TaskVectorStatistics, listen: Listener) -> None:
         self._plan, self._statistics, self._listen = plan, statistics, listen
@@ -114,7 +111,7 @@ class CellCounts:
             self._listen(CellFigures("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
 
     def cells(self) -> tuple[HeatCell, ...]:
-        """All cells of the heat map with a counted block, by layer and role."""
+        """Return all cells of the heat map with a counted block, by layer and role."""
         return tuple(
             self._cell(key, self._sums[key])
             for key in sorted(self._sums, key=lambda key: (key[0], key[1] or (), key[2]))

@@ -1,4 +1,4 @@
-"""Lines, files and pages of the commands `analyze`, `recommend` and `report`, and checks of their paths."""
+"""Text, files and pages of the commands `analyze`, `recommend` and `report`, and checks of their paths."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ramerge.sdk.recipes import Document, open_recipe, reads_of
 
 
 def advice(analysis: Analysis, document: Document, options: Options) -> list[str]:
-    """The lines of `recommend` on the agents of an analysis by weights, for its page; none for a single one."""
+    """Return the recommendation for an analysis, by the weights, as lines for its page; empty for a single agent."""
     return by_weights(analysis, open_recipe(document, options)).lines if len(analysis.model.agents) > 1 else []
 
 
 def check_outputs(flags: Mapping[str, object], recipe: Document, options: Options) -> None:
-    """Refuse paths of `--html`, `--csv` and others that could not be written, or would be written over the inputs.
+    """Refuse output paths (`--html`, `--csv`, ...) that cannot be written or would overwrite the inputs.
 
     Raises:
-        RecipeError: two outputs print, or as for `claim_files`.
+        RecipeError: two outputs go to standard output, or as for `claim_files`.
         OutputError: as for `claim_files`.
     """
     for flag, key in (("--html", "html"), ("--json-file", "json_file")):
@@ -52,13 +52,13 @@ def _paths_of(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Pa
 
 
 def prints(flags: Mapping[str, object]) -> bool:
-    """Whether a page or numbers are printed in place of lines for people."""
+    """Whether a page or JSON is printed in place of readable text."""
     return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
 
 
 @contextmanager
 def say_afterwards(lines: Sequence[str]) -> Iterator[None]:
-    """Print the lines of a command, then write its files inside, also where no process reads the lines."""
+    """Print the lines of a command, then write its files in the body, even if no process reads the lines."""
     unread: OSError | None = None
     try:
         say(lines)
@@ -78,7 +78,7 @@ def write_outputs(
     recipe: str | None,
     advice: Sequence[str],
 ) -> None:
-    """Write the files of `--html`, `--csv` and others, all or none; then print the numbers for `--json`."""
+    """Write the output files (`--html`, `--csv`, ...), all or none; then print the JSON for `--json`."""
     texts: list[tuple[Path, str | bytes]] = []
     if flags["json_file"] is not None:
         texts.append((flags["json_file"], analysis.to_json()))
@@ -94,7 +94,7 @@ def write_outputs(
 
 
 def read_numbers(flag: str, text: str) -> list[float]:
-    """The numbers of `--epsilons`, with commas between them."""
+    """Parse the comma-separated numbers of `--epsilons`."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Findings about merging these agents: sentences, each under a condition and with its figures.
+"""Findings about merging the agents of an analysis: sentences with figures, each under a condition.
 
 Each topic is a table. The first row whose condition holds is the finding; the last row always holds.
 """
@@ -25,7 +25,7 @@ _DAMAGE_SHARE = 0.01
 
 @dataclass(frozen=True)
 class _FindingFigures:
-    """Figures that conditions and sentences of findings take: those of agents that moved anything."""
+    """The figures that conditions and sentences of findings use: only of agents that moved anything."""
 
     model: AnalyzedPart
 
@@ -56,10 +56,10 @@ class _FindingFigures:
 
     @cached_property
     def distinct(self) -> AgentPair | None:
-        """The most alike of those pairs of agents whose places differ from chance.
+        """The most similar pair of agents, among pairs whose overlap differs from chance.
 
-        A pair shares at most min(a, b) of densities a and b where chance gives a * b, so never more than 1 / max(a, b)
-        times that.
+        Agents of densities a and b share at most min(a, b) of the elements, and a * b by chance: a ratio of at most
+        1 / max(a, b).
         """
         density = {agent.name: agent.density for agent in self.agents}
         pairs = [
@@ -82,7 +82,7 @@ class _FindingFigures:
         return max(pair.cosine for pair in self.pairs)
 
     def left(self, merge: str) -> float:
-        """The mean part of the agents' updates that lies in a merge."""
+        """The share of the agents' updates that a merge retains, averaged over agents."""
         return sum(agent.fates[merge].retained for agent in self.agents) / len(self.agents)
 
     @cached_property
@@ -137,7 +137,7 @@ _MOSTLY_OWN = 0.5
 
 
 def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Findings on sparsity, overlap, and the cost of averaging; losses of merges are those in the output's dtype."""
+    """Return findings on sparsity, overlap and the cost of averaging. Losses of merges are in the output's dtype."""
     figures = _FindingFigures(model)
     if not model.elements or not figures.agents:
         return (
@@ -158,7 +158,7 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
 
 
 def finding_of_damage(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
-    """The finding in place of all others where many numbers are NaN or Inf; else none."""
+    """Return the only finding if many numbers are NaN or Inf; otherwise nothing."""
     damaged_models = {label: count for label, count in non_finite.items() if count >= _DAMAGE_SHARE * model.elements}
     if not damaged_models:
         return ()
@@ -193,7 +193,7 @@ def _sparsity(figures: _FindingFigures) -> Finding:
 
 
 def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
-    """Findings for RAM on LoRA adapters, by the adapters' own figures."""
+    """Return the finding on RAM with LoRA adapters, from the figures of these adapters."""
     adapter_agents = [agent for agent in figures.agents if agent.name in adapters]
     if not adapter_agents:
         return None
@@ -221,7 +221,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
 
 
 def _overlap(figures: _FindingFigures) -> Finding:
-    """The finding on overlap: each agent's share of unique changes, compared with chance."""
+    """Return the finding on overlap: each agent's share of unique changes, compared with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_ownership(figures.agents)} {_sentence(_CHANCE, figures)}"
@@ -236,7 +236,7 @@ def _overlap(figures: _FindingFigures) -> Finding:
 
 
 def _ownership(agents: Sequence[AgentPart]) -> str:
-    """Agents whose changes are mostly their own, and agents whose changes overlap with others'."""
+    """Return a sentence that names agents whose changes are mostly unique, and agents whose changes overlap."""
 
     def names_of(those: Sequence[AgentPart]) -> str:
         return enumerated([f"{agent.name} ({agent.unique_share:.0%})" for agent in those])

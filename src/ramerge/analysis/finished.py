@@ -1,4 +1,4 @@
-"""A finished merge, opened as its recipe and its record: for `ramerge report` and the tab Share."""
+"""Opens a finished merge as its recipe and its record, for `ramerge report` and the tab Share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramerge.sdk.records import read_record, refuse_sweep
 
 
 def open_merge(out: Path) -> tuple[Path, Record]:
-    """The path of a finished merge's resolved recipe, and its record; also of a merge that is a delta."""
+    """Return the path of a finished merge's resolved recipe, and its record. The merge may be a delta."""
     if not out.is_dir():
         raise RecipeError(no_such_folder(out))
     recipe, record, recipe_of_adapter = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
@@ -34,7 +34,7 @@ def open_merge(out: Path) -> tuple[Path, Record]:
 
 
 def with_differences(analysis: Analysis, record: Record) -> Analysis:
-    """The analysis of a finished merge, with a note for every agent whose files differ from the record."""
+    """Add a note to the analysis of a finished merge for every agent whose files differ from the record."""
     active_then = {agent.name: agent.values.get("active") for agent in record.agents.values()}
     changes = [
         f"{agent.name} is not what was merged: it moved {agent.active:,} elements, then {active_then[agent.name]:,}"

@@ -22,10 +22,10 @@ from ramerge.sdk.progress import Listener, silence
 
 @dataclass(frozen=True)
 class ObservePass(PlanPass):
-    """The pass of `observe`: merges for the first point without writing, and counts statistics.
+    """The pass of `observe`: merges the plan's first point without writing, and counts statistics.
 
     Attributes:
-        results: of earlier passes.
+        results: the results of earlier passes.
     """
 
     counted: Mapping[int, Sequence[Statistic]]
@@ -33,7 +33,7 @@ class ObservePass(PlanPass):
     tasks: Sequence[tuple[Task, ...]]
 
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
-        """Read the block of all inputs, merge it, and count."""
+        """Read the block from all inputs, merge it, and count."""
         tensor = batch[0].tensor
         return worker.observe(batch[0], self.counted[tensor], self.results, self.tasks[tensor][0])
 
@@ -43,8 +43,8 @@ class Observation:
     """The results of `observe`.
 
     Attributes:
-        rounding: int64: what rounding does to updates, as `kernels.piece.rounding_counts` has it.
-        non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
+        rounding: what rounding does to updates, int64, laid out as `kernels.piece.rounding_counts` returns it.
+        non_finite: counts of NaN and Inf that entered the computation, as in `engine.tally.Refusals.allowed`.
     """
 
     results: Results
@@ -59,12 +59,12 @@ def observe(
     listen: Listener = silence,
     watch: Callable[[BlockResult], object] = silence,
 ) -> Observation:
-    """Merge without writing, and count statistics of inputs and results, of all tensors that the method merges.
+    """Merge without writing, and count statistics of inputs and results for all tensors that the method merges.
 
     The plan's first point is merged, after the counting passes of its method.
 
     Args:
-        statistics: what is counted.
+        statistics: the statistics to count.
 
     Raises:
         PlanError: the plan has problems.

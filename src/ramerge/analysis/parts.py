@@ -1,4 +1,4 @@
-"""Figures of a part of a model, made from a `Tally`: shares, overlaps, angles and losses of agents; also `Finding`."""
+"""Figures of a part of a model: shares, overlaps, angles and losses of agents, from a `Tally`; also `Finding`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class AtEpsilon:
 
 @dataclass(frozen=True)
 class Fate:
-    """Fate of the moved elements of an agent in a merge, in elements.
+    """The fate in a merge of the elements that an agent moved. Counts are in elements.
 
     Attributes:
-        kept: at least 99 % of what the agent moved them by, in its direction.
-        diluted: less, in its direction.
-        flipped: something in the other direction.
-        lost: nothing, once rounded to the output's dtype.
-        retained: sum of tau * (merged - base) over sum of tau^2: how much of the agent's update lies in the merge. 1
-            is all of it; averaging N agents that share nothing leaves 1 / N.
+        kept: moved by at least 99 % of the agent's update, in its direction.
+        diluted: moved by less, in its direction.
+        flipped: moved in the opposite direction.
+        lost: not moved after rounding to the output's dtype.
+        retained: sum of tau * (merged - base) over sum of tau^2: how much of the agent's update the merge
+            retains. 1 is all of it; averaging N agents that share nothing retains 1 / N.
     """
 
     kept: int
@@ -62,21 +62,21 @@ class AgentPart:
     """The figures of one agent in one part of the model. Counts are in elements.
 
     Attributes:
-        active: moved by more than epsilon (section 3.1).
-        density: active / elements, 1 - sparsity.
-        changed: elements whose value differs from the base's by anything.
+        active: elements moved by more than epsilon (section 3.1).
+        density: active / elements, which is 1 - sparsity.
+        changed: elements whose value differs from the base's at all.
         changed_share: changed / elements.
-        shared_with: active, by how many other agents moved them too: unique ones, with one other, ... (figure 2).
+        shared_with: active elements by the number of other agents that moved them too: 0 (unique), 1, ... (figure 2).
         unique_share: unique / active.
         rho: shared / unique (equation 2); infinite without unique elements.
-        lambdas: factor of unique elements under RAM+, its preset `official`, and RAM+s.
+        lambdas: the factor of unique elements under RAM+, under its preset `official`, and under RAM+s.
         norm: Euclidean length of the task vector.
         mean_magnitude: mean |tau| of changed elements.
-        by_epsilon: the same at other thresholds, from the largest.
+        by_epsilon: the same figures at other thresholds, largest first.
         exponents: elements by |tau|; bins as `EXPONENTS`.
         ulps: elements by |tau| in units of the base's last place in the output's dtype; bins as `ULPS`.
-        fates: what is left of it by RAM (`ram`), by the mean of all task vectors (`average`), and by the requested
-            merge (`merge`).
+        fates: what RAM (`ram`), the mean of all task vectors (`average`) and the requested merge (`merge`)
+            keep of the agent.
     """
 
     name: str
@@ -103,11 +103,11 @@ class AgentPair:
     Attributes:
         agents: their names.
         both: elements that both moved.
-        expected: what chance would give at their densities.
-        jaccard: both / moved by either; 0 for nothing.
-        cosine: of the task vectors; 0 where one is 0.
+        expected: the number expected by chance at their densities.
+        jaccard: both / elements moved by either; 0 if there are none.
+        cosine: of the task vectors; 0 if one of them is 0.
         sign_agreement: share of `both` that were moved in the same direction.
-        magnitude_ratio: sum of |tau| of the first over that of the second, over `both`; NaN for nothing.
+        magnitude_ratio: sum of |tau| of the first / sum of |tau| of the second, over `both`; NaN if there are none.
     """
 
     agents: tuple[str, str]
@@ -121,11 +121,11 @@ class AgentPair:
 
 @dataclass(frozen=True)
 class AnalyzedPart:
-    """The figures of a part: of the model, a layer, a role, or a tensor.
+    """The figures of a part: the model, a layer, a role, or a tensor.
 
     Attributes:
         name: `model`, `layer 3`, a role, or the tensor's name.
-        elements: of these.
+        elements: the number of elements.
     """
 
     name: str
@@ -137,7 +137,7 @@ class AnalyzedPart:
 
 @dataclass(frozen=True)
 class TensorPart(AnalyzedPart):
-    """The figures of one tensor, and where it stands; layer None outside of layers."""
+    """The figures of one tensor, with its layer (None outside of layers) and role."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -147,14 +147,14 @@ class TensorPart(AnalyzedPart):
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence on the meaning of an analysis for merging, and its reason."""
+    """A sentence that says what an analysis means for merging, and its reason."""
 
     text: str
     reason: str
 
 
 def part_of(name: str, tensors: int, tally: Tally, agents: Sequence[str], epsilons: Sequence[float]) -> AnalyzedPart:
-    """The figures of a part of the model, from its tally."""
+    """Compute the figures of a part of the model from its tally."""
     n = len(agents)
     return AnalyzedPart(
         name=name,

@@ -1,4 +1,4 @@
-"""Losses of float32 and float64 agents that converters store in bfloat16: a statistic, and its finding."""
+"""Loss of float32 and float64 agents that converters store in bfloat16: a statistic, and its finding."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _WIDE = ("F32", "F64")
 
 @dataclass(frozen=True)
 class PrecisionLoss(Statistic):
-    """Part of the task vector of each float32 or float64 agent that rounding to bfloat16 would put to 0.
+    """The part of each float32 or float64 agent's task vector that rounding to bfloat16 would set to 0.
 
-    Its result is int64: for each agent counts as `COUNTS`, and limbs of sums of squares as `SUMS`. Limbs are kept,
-    because parts of a model are added up.
+    The result is int64, a row for each agent: the counts named in `COUNTS`, then the limbs of the sums of squares named
+    in `SUMS`. They stay limbs, so that parts of a model can be added up.
 
     Attributes:
-        epsilon: an element has moved where |tau| > epsilon; in units of what `after` measures of each agent, if that
-            must be counted first.
+        epsilon: an element has moved where |tau| > epsilon; relative to what the statistic `after` measures for each
+            agent, if set.
     """
 
     agents: int = field(kw_only=True)
@@ -64,7 +64,7 @@ class PrecisionLoss(Statistic):
 
 
 def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The precision loss of each agent with elements in float32 or float64: counts and shares."""
+    """Return the precision loss of each agent with elements in float32 or float64: counts and shares."""
     total = sum(totals[1:], totals[0].copy()) if totals else np.zeros((len(agents), 0), np.int64)
     losses = {}
     for name, row in zip(agents, total, strict=True):
@@ -81,7 +81,7 @@ def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict
 
 
 def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
-    """The finding on the loss by conversion to bfloat16; none without wider agents."""
+    """Return the finding on the loss by conversion to bfloat16; empty if no agent is wider."""
     if not figures:
         return []
 
@@ -137,12 +137,12 @@ def count_lost(base, agent, epsilon, counts, sums):
 def count_losses(
     loop: Loop, base: Words, agent: Words, epsilon: float, counts: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> None:
-    """The kernel of `PrecisionLoss`: count elements that rounding agent and base to bfloat16 would put to 0.
+    """The kernel of `PrecisionLoss`: count elements that rounding agent and base to bfloat16 would make equal.
 
-    Formats of base and agent have one element a word. An element has moved where |agent - base| > epsilon. Added to are
-    `counts`: elements that moved, and those of them that are lost; elements that changed at all, and those of them that
-    are lost; and `sums`: squares of the task vector, and of its part that is lost, in an order of the processor's
-    choice.
+    Formats of base and agent have one element per word. An element has moved where |agent - base| > epsilon. Adds to
+    `counts`: elements that moved, moved elements that are lost, elements that changed at all, changed elements that are
+    lost. Adds to `sums`: squares of the task vector, and of its part that is lost, in an order that the processor
+    chooses.
     """
     _loss_counter(loop)(base, agent, epsilon, counts, sums)
 

@@ -1,9 +1,8 @@
-"""The merge to try first: kind of the agents by their weights, RAM+ or what fits them, and the search that chooses with
-prompts.
+"""Recommends the merge to try first, RAM+ or what fits the kind of agents, and the search that chooses with prompts.
 
-No method on weights is best everywhere: what was best on agents of one base was worst on those of another, and nothing
-in the weights told which (docs/findings.md). So there are four kinds of agents, each with one method and one reason;
-where there are prompts, they choose among a few merges.
+No method that looks only at weights is best everywhere: the best method on agents of one base was the worst on those of
+another, and nothing in the weights told which (docs/findings.md). So there are four kinds of agents, each with one
+method and one reason; if the recipe has prompts, they choose among a few merges.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ _CHOICE = (
     "no method on weights is best everywhere: a few prompts of each agent's task choose better, and need no labels"
 )
 _COPIES_FROM = 0.9
-"""Two task vectors of a greater cosine are near-copies: of one agent, or of one training."""
+"""Two task vectors with a greater cosine are near-copies: of one agent, or of one training run."""
 _DENSE_FROM = 0.5
 _ERASED_FROM = 0.2
 _OPTIONS = Options()
 _UNUSED = ("method", "parameters", "preset", "rounding_seed", "companions", "shard_size", "importance", "inputs")
 _BY_PROMPTS = ("task_arithmetic", "ram+", "regmean")
-"""The methods that prompts compare with the one that the weights suggest."""
+"""The methods that prompts compare with the method that the weights suggest."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,16 +62,16 @@ class Recommendation(Displayed):
         densities: the share of all elements that each agent moved, from 0 to 1.
         dtypes: each agent's dtype of weights, by its full name.
         adapters: the agents that are LoRA adapters.
-        cosine: the greatest of two task vectors.
+        cosine: the greatest cosine between two task vectors.
         method, parameters: as in a recipe.
-        rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
-        rounding_loss: how much rounding would erase, and what to do; None where that is little.
-        why: sentences on the method.
+        rounding: `stochastic` if rounding to nearest would erase much; None if the recipe's rounding is as good.
+        rounding_loss: how much rounding would erase, and what to do; None if it is little.
+        why: sentences that give the reasons for the method.
         merge: the command that merges.
         search: the command that chooses with prompts.
-        masses: of each merge that was compared on the recipe's prompts, the best first, its mean mass (how likely it is
-            to give the agents' right replies, from 0 to 1); empty without prompts.
-        behind: the 95 % intervals of the others' differences to the best, as in `Ranking`.
+        masses: the mean mass of each merge that was compared on the recipe's prompts, best first: how likely it is to
+            give the agents' right replies, from 0 to 1. Empty without prompts.
+        behind: the 95 % interval of the difference between each other merge and the best, as in `Ranking`.
         notes: remarks on prompts and replies.
 
     Example:
@@ -99,7 +98,7 @@ class Recommendation(Displayed):
 
     @property
     def lines(self) -> list[str]:
-        """The lines that `recommend` prints: agents, the merge to try first, why, rounding loss, and the search."""
+        """The lines that `recommend` prints: agents, the merge to try first, why, the rounding loss, and the search."""
         agents = (
             f"{name} moved {density:.1%} ({'LoRA, ' if name in self.adapters else ''}{self.dtypes[name]})"
             for name, density in self.densities.items()
@@ -121,7 +120,8 @@ class Recommendation(Displayed):
         return [{"merge": name, "mean": mean} for name, mean in self.masses.items()] or [self._summary()]
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
-        """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
+        """Return a recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or
+        `search`.
 
         Raises:
             RecipeError: the recipe cannot be read.
@@ -132,11 +132,11 @@ class Recommendation(Displayed):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The recommendation as plain values."""
+        """Return the recommendation as plain values."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """The recommendation as `recommend --json` prints it."""
+        """Return the recommendation as `recommend --json` prints it."""
         return dumped(self.to_dict())
 
 
@@ -144,7 +144,7 @@ def situation(densities: Iterable[float], cosine: float, *, adapters: bool = Fal
     """Classify agents by their weights.
 
     Args:
-        cosine: the greatest of two task vectors.
+        cosine: the greatest cosine between two task vectors.
     """
     shares = list(densities)
     if cosine > _COPIES_FROM:
@@ -163,10 +163,10 @@ def recommend(
 def recommend(
     source: Analysis | AnyRecipe, *, options: Options = _OPTIONS, on_progress: Listener | None = None
 ) -> Recommendation:
-    """Recommend what to try first with the agents of an analysis, or of a recipe, which is analyzed first.
+    """Recommend the merge to try first for the agents of an analysis, or of a recipe, which is then analyzed.
 
-    Where the recipe has prompts, they choose between what the weights suggest, the plain sum, RAM+ and `regmean`; see
-    `rank`.
+    If the recipe has prompts, they choose between the method that the weights suggest, the plain sum, RAM+ and
+    `regmean`; see `rank`.
 
     Args:
         source: an analysis, or a recipe as for `analyze`.
@@ -191,13 +191,13 @@ def recommend(
 
 
 def of_recipe(analysis: Analysis, document: Document, options: Options, on_progress: Listener | None) -> Recommendation:
-    """The recommendation for the agents of an opened recipe that was analyzed, by its prompts if it has any."""
+    """Recommend for the agents of an analyzed recipe, by its prompts if it has any."""
     advice = by_weights(analysis, document)
     return by_prompts(advice, document, options, on_progress) if document.stated("prompts") else advice
 
 
 def notes_on_keys(document: Document) -> list[str]:
-    """A note on keys of a recipe that a merge heeds and a recommendation does not; none if it states none of them."""
+    """Return notes on the keys that the recipe states and a merge uses, but a recommendation ignores."""
     return note_unused(document.without("method") if document.method == AUTO else document, _UNUSED, "a recommendation")
 
 
@@ -205,7 +205,7 @@ def by_weights(analysis: Analysis, document: Document, start: Path | None = None
     """Recommend a merge by the weights alone.
 
     Args:
-        start: paths of commands in this folder are relative to it; default: the current one.
+        start: commands give paths inside this folder relative to it; default: the current folder.
     """
     densities = {agent.name: agent.density for agent in analysis.model.agents}
     if len(densities) < 2:
@@ -235,7 +235,7 @@ def by_weights(analysis: Analysis, document: Document, start: Path | None = None
 
 
 def _rounding(analysis: Analysis) -> tuple[str | None, str | None]:
-    """The rounding to use where rounding to nearest would erase much, and a sentence for it."""
+    """Return the rounding to use if rounding to nearest would erase much, and a sentence about it."""
     largest_erasure = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
     if largest_erasure < _ERASED_FROM:
         return None, None
@@ -254,7 +254,7 @@ def _merge_command(document: Document, method: str, rounding: str | None, start:
 
 
 def _search_command(document: Document, start: Path | None) -> str:
-    """The search with the recipe's prompts, or with a file to be named for each agent."""
+    """Return the search command with the recipe's prompts, or with a placeholder file for each agent."""
     words = words_of(document, method=False, prompts=True, start=start or Path.cwd())
     if not document.stated("prompts"):
         words += [word for name in document.agents for word in ("--prompts", f"{name}=FILE")]
@@ -262,7 +262,7 @@ def _search_command(document: Document, start: Path | None) -> str:
 
 
 def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
-    """Check a recipe's prompts, if it has any, before weights are read, which takes long."""
+    """Check a recipe's prompts, if it has any, before the weights are read, which takes long."""
     if recipe.stated("prompts"):
         FEATURES["rank"](recipe, {}, options=options)
 
@@ -270,7 +270,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
 def by_prompts(
     by_weights: Recommendation, recipe: Document, options: Options = _OPTIONS, on_progress: Listener | None = None
 ) -> Recommendation:
-    """The best of a few merges by mass on the recipe's prompts, in place of the recommendation by weights."""
+    """Recommend the best of a few merges by mass on the recipe's prompts, instead of the recommendation by weights."""
     candidates = {name: {"method": name, "parameters": {}} for name in (by_weights.method, *_BY_PROMPTS)}
     ranking = FEATURES["rank"](recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
@@ -299,9 +299,9 @@ def by_prompts(
 
 
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
-    """The warnings of an analysis that concern the recommended method.
+    """Return the warnings of an analysis that concern the recommended method.
 
-    Warnings about another method, which the user is to leave, do not help, nor do those on where to begin.
+    Warnings about another method, which the user is advised to leave, do not help, nor do warnings on where to begin.
     """
     return tuple(
         text

@@ -1,4 +1,4 @@
-"""`Analysis`: the figures of the model and every part of it, as JSON, tables and data frames; read back from JSON."""
+"""`Analysis`: the figures of the model and all its parts; to and from JSON, and as tables and data frames."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ramerge.sdk.records import to_model
 from ramerge.sdk.text import Displayed, JsonLimits, dumped, parse
 
 SCHEMA = "ramerge.analysis/1"
-"""Name and version of the JSON; the version grows when a key changes its meaning or goes away."""
+"""Name and version of the JSON; the version grows when a key changes its meaning or is removed."""
 
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
 @dataclass(frozen=True, repr=False)
 class Analysis(Displayed):
-    """Changes by RL in all agents of one base.
+    """The changes by RL in each agent of a base.
 
     Attributes:
-        ramerge_version: the version that wrote it.
-        base: folder or hub id.
+        ramerge_version: the version of ramerge that made the analysis.
+        base: the base model's folder or hub id.
         models: the agents' models, by name.
         epsilon: an element has moved where |agent - base| > epsilon; None if that is relative.
         relative_epsilon: the threshold in units of the root mean square of each agent's task vector; None if absolute.
-        thresholds: of each agent, in numbers; empty if rules of the recipe give it several.
+        thresholds: each agent's threshold as a number; empty if rules of the recipe give an agent several.
         epsilons: the thresholds of `by_epsilon`.
-        method: of the merge that `fates` have under `merge`: the recipe's, or `ram` where that cannot be measured on
-            the way.
-        input_dtypes: of the floating-point tensors of `base` and agents.
-        dtype: of the output of a merge, full name, or `mixed`. All that is said of merges is of merges in this dtype.
-        rounding: for each agent what rounding does to its updates in that merge, as its record would have it:
-            `updates`, `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
-        precision_loss: for each agent in float32 or float64: what storing it in bfloat16 would lose.
-        model, layers, roles, tensors: the same figures of the whole and of its parts.
+        method: the method of the merge that `fates` call `merge`: the recipe's, or `ram` if that cannot be measured in
+            the same pass.
+        input_dtypes: the dtypes of floating-point tensors, by name: `base` and agents.
+        dtype: the full name of a merge's output dtype, or `mixed`. All figures of merges are for this dtype.
+        rounding: what rounding does to each agent's updates in that merge, as in a record:
+            `updates`, `erased`, `erased_share` and the figures of a sample; empty if rounding loses nothing.
+        precision_loss: what storing each float32 or float64 agent in bfloat16 would lose.
+        model, layers, roles, tensors: the same figures for the whole model and its parts.
         cells: figures by layer and role.
         findings: three sentences, and a fourth about float32 and float64 agents.
         notes: notes of the plan.
@@ -101,21 +101,21 @@ class Analysis(Displayed):
         return rows({"model": (self.model,)})["agents"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The analysis as plain values, as in `--json`. Infinity and NaN become null."""
+        """Return the analysis as plain values, as in `--json`. Infinity and NaN become None."""
         values = {"schema": SCHEMA, "bins": {"exponents": list(EXPONENTS), "ulps": list(ULPS)}, **asdict(self)}
         return {key: _finite(value) for key, value in values.items()}
 
     def to_json(self) -> str:
-        """The analysis as `analyze --json` prints it."""
+        """Return the analysis as `analyze --json` prints it."""
         return dumped(self.to_dict(), indent=None)
 
     def tables(self) -> dict[str, list[Row]]:
-        """The tables of `analyze --csv` as lists of rows, by name."""
+        """Return the tables of `analyze --csv` as lists of rows, by name."""
         parts = {"model": (self.model,), "layer": self.layers, "role": self.roles, "tensor": self.tensors}
         return rows(parts)
 
     def frame(self) -> Any:
-        """The figures of the whole model as a pandas data frame, a row for each agent.
+        """Return the figures of the whole model as a pandas data frame with a row for each agent.
 
         Raises:
             RecipeError: pandas is not installed.
@@ -123,7 +123,7 @@ class Analysis(Displayed):
         return data_frame(rows({"model": (self.model,)})["agents"])
 
     def frames(self) -> dict[str, Any]:
-        """The tables of `analyze --csv` as pandas data frames, by name.
+        """Return the tables of `analyze --csv` as pandas data frames, by name.
 
         Raises:
             RecipeError: pandas is not installed.
@@ -132,10 +132,10 @@ class Analysis(Displayed):
 
 
 def analysis_of(text: str) -> Analysis:
-    """The analysis in a text that `--json` printed.
+    """Load the analysis from the output of `--json`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not an analysis.
     """
     return to_model(parse(text.encode(), _LIMITS), Analysis)
 

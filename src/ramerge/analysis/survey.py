@@ -1,8 +1,8 @@
-"""The compiled loop of `analyze`: from a stretch of base and agents to all counts, and the layout of these counts.
+"""The compiled loop of `analyze`: computes all counts for a stretch of base and agents; the layout of these counts.
 
-Elements that no agent changed, which are most of them after RL, add nothing to any figure. So those that an agent
-changed are gathered first, from a segment of the inputs. Of these a chunk is widened into small arrays that stay in the
-nearest cache; then one short loop after another takes a figure of it. Loops over integers and over sums of floats are
+Elements that no agent changed, which are most after RL, add nothing to any figure. So elements that an agent changed
+are first gathered from a segment of the inputs. A chunk of them is widened into small arrays that stay in the nearest
+cache; then short loops, one after another, compute one figure each. Loops over integers and sums of floats are
 vectorized; only the histograms are not.
 """
 
@@ -49,12 +49,11 @@ class TallyLayout:
     """Layout of the figures of `survey` in its two arrays, each `(name, shape)` in order.
 
     Counts: `masks`, elements by the set of agents that moved them (bit t for agent t); `exponents` and `ulps`, the two
-    histograms of each agent's |tau|; in these three elements that no agent changed may be missing; `agree`, elements
-    that two agents moved in the same direction; `fates`, what becomes of each agent's moved elements in each of
-    `MERGES`.
+    histograms of each agent's |tau|; `agree`, elements that two agents moved in the same direction; `fates`, what
+    happens to each agent's moved elements in each of `MERGES`. The first three may lack elements that no agent changed.
 
     Sums: `dots` of task vectors; `moved`, sum of |tau| of the first agent where both moved; `total`, sum of |tau|;
-    `left`, sum of tau times what a merge leaves of it, and `active`, sum of tau^2, over each agent's moved elements.
+    `left`, sum of tau times what a merge keeps of it, and `active`, sum of tau^2, over each agent's moved elements.
     """
 
     agents: int
@@ -81,7 +80,7 @@ def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
-    """The slice of each array of a `TallyLayout` in their common array."""
+    """Return the slice of each array of a `TallyLayout` in their common array."""
     ends = list(accumulate(map(math.prod, shapes.values()), initial=0))
     return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
 
@@ -100,22 +99,21 @@ def survey(
 ) -> bool:
     """Add a stretch of elements to the tallies of an analysis; True if anything there is not finite.
 
-    Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
-    missing there follows from the number of elements. So what follows the last element in its word, which is zero in
-    all inputs, does no harm.
+    Elements that no agent changed may be missing from the empty set of agents and from the bins of 0: their number
+    follows from the number of elements. So padding in the last word, which is zero in all inputs, does no harm.
 
     Args:
-        inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
+        inputs: base and N agents, 1-D arrays of equal length, in the words of the loop's formats.
         merge: the requested merge, rounded to `target`; as long as the inputs.
-        epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
-            the loop's real type.
+        epsilons: one threshold per agent, or one for all: an agent has moved an element where |agent - base| > epsilon,
+            compared in the loop's real type.
         others: further thresholds, the same for all agents.
         target: the format to which merges are rounded, whose last place is the unit of `ulps`.
-        tables: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
+        tables: made by `tables`, for fewer than 2^32 elements; `fold` adds them to `counts`.
         by_epsilon: contiguous, shape (others, 2, N): elements that each agent moved by more than each of `others`, and
-            those that only it did.
-        sums: as `TallyLayout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
-            inputs in float64), in an order of the processor's choice. Values that are not finite add nothing.
+            elements that only this agent moved so.
+        sums: as `TallyLayout.sums` lays them out. Chunks of 1,024 changed elements are added in float32 (in float64 for
+            float64 inputs), in an order that the processor chooses. Values that are not finite add nothing.
     """
     n = len(inputs) - 1
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
@@ -141,12 +139,12 @@ def survey(
 
 
 def tables(agents: int) -> NDArray[np.uint32]:
-    """Zeros for the tables in which `survey` counts sets of agents and both histograms."""
+    """Return zeroed tables in which `survey` counts sets of agents and both histograms."""
     return np.zeros(2 * _table_size(agents), np.uint32)
 
 
 def fold(tables: NDArray[np.uint32], counts: NDArray[np.int64], agents: int) -> None:
-    """Add the tables of `survey` to `masks` and histograms of `counts`, as `TallyLayout.counts` lays them out."""
+    """Add the tables of `survey` to `masks` and the histograms of `counts`, as `TallyLayout.counts` lays them out."""
     both = tables.reshape(2, -1).sum(0, np.int64)
     at = slices(TallyLayout(agents).counts)
     joint = both[1 << agents :].reshape(agents, EXPONENT_BINS, _ULP_STRIDE)[:, :, :ULP_BINS]
@@ -258,7 +256,7 @@ while begin < end:
     width = min(end - begin, np.uint64(64))
     if width == np.uint64(64):
         mask = {differing}
-        {at_once}
+        {vectorized_lines}
         if mask == ALL:
             for i in range(np.uint64(64)):
                 {all}
@@ -271,7 +269,7 @@ while begin < end:
             mask |= (np.uint64(1) if differs else np.uint64(0)) << i
     while mask != np.uint64(0):
         i = trailing_zeros(mask)
-        {one}
+        {scalar_lines}
         mask &= mask - np.uint64(1)
         count += np.uint64(1)
     begin += width
@@ -309,7 +307,7 @@ if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
 
 @cache
 def _survey(loop: Loop, target: str, epsilons: int) -> Any:
-    """Write out and compile the loops of `survey` for a base and agents."""
+    """Generate and compile the loops of `survey` for a base and its agents."""
     form, n = loop.out, len(loop.inputs) - 1
     layout, counters = TallyLayout(n), Counters(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
@@ -328,7 +326,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         segment=_SEGMENT,
         base=loop.element(0, 0, "base[i]"),
         peak=form.peak,
-        gather=_gather(loop, names),
+        gather=_compaction_source(loop, names),
         widen=_widen(loop, target, thresholds),
         dense=[*_histograms(n, 0, "k"), *_histograms(n, 1, "k + np.uint64(32)")],
         sparse=_histograms(n, 0, "k"),
@@ -350,7 +348,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
 
 
 def _of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list[str]]:
-    """Source that counts and sums for each of `MERGES`."""
+    """Generate source that counts and sums for each of `MERGES`."""
     merges = range(len(MERGES))
     return {
         "fated": " = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
@@ -362,26 +360,28 @@ def _of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list
     }
 
 
-def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
-    """Source of the loop that brings the changed elements of a segment together."""
-    base, *agents = names
-    same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
-    arrays = [*names, "merged"]
+def _compaction_source(loop: Loop, array_names: Sequence[str]) -> list[str]:
+    """Generate the source of the loop that compacts the changed elements of a segment."""
+    base, *agents = array_names
+    same_dtype = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
+    arrays = [*array_names, "merged"]
     compress = [f"compress({name}, of_{name}, (begin, count, mask))" for name in arrays]
-    at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.can_expand() else []
+    vectorized_lines = (
+        [*compress, "count += ones(mask)", "begin += width", "continue"] if same_dtype and native.can_expand() else []
+    )
     source = native.fill(
         _GATHER,
-        differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same else "ALL",
-        at_once=at_once,
+        differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same_dtype else "ALL",
+        vectorized_lines=vectorized_lines,
         all=[f"of_{name}[count + i] = {name}[begin + i]" for name in arrays],
-        differs=" or ".join(f"{base}[begin + i] != {name}[begin + i]" for name in agents) if same else "True",
-        one=[f"of_{name}[count] = {name}[begin + i]" for name in arrays],
+        differs=" or ".join(f"{base}[begin + i] != {name}[begin + i]" for name in agents) if same_dtype else "True",
+        scalar_lines=[f"of_{name}[count] = {name}[begin + i]" for name in arrays],
     )
     return source.splitlines()
 
 
 def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
-    """Source for one gathered element: task vectors, who moved it, the merges, and the bins of its magnitudes."""
+    """Generate source for one gathered element: task vectors, who moved it, merges, and bins of its magnitudes."""
     form, n, chunk = loop.out, len(loop.inputs) - 1, _CHUNK
     mantissa, least = _LAST_PLACE[target]
     lines = [
@@ -419,7 +419,7 @@ def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
 
 
 def _histograms(agents: int, table: int, at: str) -> list[str]:
-    """Source that counts element `at` in one of two tables in turn, so that none need wait for the other."""
+    """Generate source that counts element `at` in one of two tables in turn, so that neither waits for the other."""
     start = table * _table_size(agents)
     lines = [f"joint[np.uint64({start}) + np.uint64(marks[{at}])] += one"]
     for t in range(agents):
@@ -433,9 +433,9 @@ def _table_size(agents: int) -> int:
 
 
 def _binned(name: str, value: str, bins: int) -> list[str]:
-    """Source of the bin of a magnitude that is not 0: `value` kept within the bins after the first.
+    """Generate source for the bin of a nonzero magnitude: `value`, clamped to the bins after the first.
 
-    It is made 32 bits wide again, because numba computes in 64, and so do all steps that follow.
+    The bin is made 32 bits wide again, because numba computes in 64, and so would all steps that follow.
     """
     return [
         f"{name} = np.int32({value} + np.int32(1))",

@@ -1,4 +1,4 @@
-"""The tables of an analysis: rows for CSV files and data frames, and the CSV files."""
+"""The tables of an analysis: rows for data frames and CSV files, and the text of these files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ramerge.sdk.text import csv_cell
 Row = dict[str, Any]
 
 NAMES = ("agents", "sharing", "epsilons", "fates", "pairs", "exponents", "ulps")
-"""The tables. Each has the columns `kind` (model, layer, role, tensor) and `part` first."""
+"""The names of the tables. The first columns of each are `kind` (model, layer, role, tensor) and `part`."""
 _FIGURES = ("active", "density", "changed", "changed_share", "unique_share", "rho", "norm", "mean_magnitude")
 
 
 def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
-    """All tables of an analysis as lists of rows. Histograms and thresholds are not of single tensors."""
+    """Return all tables of an analysis as lists of rows. Single tensors have no histograms and thresholds."""
     tables: dict[str, list[Row]] = {name: [] for name in NAMES}
     for kind, part in ((kind, part) for kind, members in parts.items() for part in members):
         layer, role = (part.layer, part.role) if isinstance(part, TensorPart) else (None, None)
@@ -56,7 +56,7 @@ def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
 
 
 def csv_files(tables: Mapping[str, list[Row]], folder: Path) -> list[tuple[Path, str]]:
-    """The files of `analyze --csv`: for each table its path and its text."""
+    """Return the files of `analyze --csv`: the path and text of each table."""
     files = []
     for name, table in tables.items():
         text = io.StringIO(newline="")

@@ -1,4 +1,4 @@
-"""The statistic of an analysis, counted tensor by tensor in one read of the inputs, and sums of it over tensors."""
+"""The statistic of an analysis, counted tensor by tensor in one read of the inputs; its sums over tensors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Tally:
 
     Attributes:
         elements: elements of floating-point tensors that the method merges.
-        shared: shape (N, N): elements that agent t moved, by how many others did, 0 to N - 1.
+        shared: shape (N, N): elements that agent t moved, by the number of others that moved them too, 0 to N - 1.
         both: shape (N, N): elements that two agents moved.
-        agree: shape (N, N): those of them that both moved in the same direction.
-        by_epsilon: shape (E, 2, N): elements moved by more than each epsilon, and moved only by this agent.
+        agree: shape (N, N): elements that both moved in the same direction.
+        by_epsilon: shape (E, 2, N): elements that the agent moved by more than each epsilon, and that only it moved so.
         exponents: shape (N, EXPONENT_BINS): elements by the float32 exponent of |tau|.
         ulps: shape (N, ULP_BINS): elements by |tau| in units of the base's last place.
-        fates: shape (3, N, 4): what RAM, the mean, and the requested merge leave of each agent's moved
-            elements.
-        limbs: the sums of `TallyLayout.sums`, as `kernels.fixed` has them.
+        fates: shape (3, N, 4): the fate of each agent's moved elements under RAM, the mean, and the requested
+            merge.
+        limbs: the sums of `TallyLayout.sums`, encoded by `kernels.fixed`.
     """
 
     elements: int
@@ -58,12 +58,12 @@ class Tally:
 
 @dataclass(frozen=True)
 class TaskVectorStatistics(Statistic):
-    """The statistic that `ramerge analyze` counts of pieces that have been merged. Its result is a `Tally`.
+    """The statistic that `ramerge analyze` counts on merged pieces. Its result is a `Tally`.
 
     Attributes:
-        epsilon: an element has moved where |tau| > epsilon (section 3.1); in units of what `after` measures of each
-            agent, if that must be counted first.
-        epsilons: those for which moved and unique elements are counted as well.
+        epsilon: an element has moved where |tau| > epsilon (section 3.1); relative to what the statistic `after`
+            measures for each agent, if set.
+        epsilons: further thresholds at which moved and unique elements are counted.
     """
 
     agents: int = field(kw_only=True)
@@ -76,7 +76,7 @@ class TaskVectorStatistics(Statistic):
 
     @property
     def nothing(self) -> Tally:
-        """The tally of no elements."""
+        """Return the tally of no elements."""
         return self.finish(self.blank(self.agents), 0, None)
 
     def blank(self, agents: int) -> Counts:
@@ -113,7 +113,7 @@ class TaskVectorStatistics(Statistic):
 
 @cache
 def _shapes(agents: int, epsilons: int) -> Shapes:
-    """Contents of a tally as one array, in this order: the kernel's counts, those by epsilon, and limbs of its sums."""
+    """The contents of a tally as one array, in order: the kernel's counts, counts by epsilon, limbs of its sums."""
     layout = kernel.TallyLayout(agents)
     return {
         **layout.counts,
@@ -127,7 +127,7 @@ def _split(array: NDArray[Any], shapes: Shapes) -> dict[str, NDArray[Any]]:
 
 
 def _sharing(masks: Integers, agents: int) -> tuple[Integers, Integers]:
-    """From elements by the set of agents that moved them: by number of other movers, and by pairs."""
+    """Convert elements by the set of agents that moved them into counts by number of other movers, and by pairs."""
     sets = np.arange(len(masks))
     member = ((sets[:, None] >> np.arange(agents)) & 1).astype(bool)
     others = member.sum(1) - 1

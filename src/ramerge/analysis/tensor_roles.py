@@ -53,7 +53,7 @@ _SUFFIX = re.compile(r"\.(weight|bias|scale)$")
 
 
 def role_of(name: str) -> str:
-    """The role of a tensor, one of `ROLES`, from its name."""
+    """Return the role of a tensor, one of `ROLES`, from its name."""
     stem = _SUFFIX.sub("", name)
     group = "experts" if _EXPERT.search(stem) else "mlp"
     for role, pattern in _PATTERNS:
@@ -68,9 +68,9 @@ def role_of(name: str) -> str:
 
 
 def layers_and_roles(names: Sequence[str]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """The numbers of tensors by layer, in order, and by role.
+    """Return the numbers of tensors by layer, in order, and by role.
 
-    Layers are `layer 3`. Where there are several stacks of layers, each is under its name.
+    Layers are called `layer 3`; if there are several stacks of layers, each layer is called after its stack.
     """
     layers: dict[LayerId, list[int]] = {}
     roles: dict[str, list[int]] = {}

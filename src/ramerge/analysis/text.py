@@ -1,5 +1,4 @@
-"""An analysis as text: a short table and three sentences for the terminal; the agents' rows of that table, for pages,
-too."""
+"""An analysis as text: a short table and three sentences for the terminal; the table's rows, also for pages."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from ramerge.sdk.text import quantity
 
 
 def summary(analysis: Analysis) -> list[str]:
-    """The lines of an analysis for the terminal."""
+    """Return an analysis as lines for the terminal."""
     rate = int(analysis.bytes_read / max(analysis.seconds, 1e-9))
     agents = [asdict(agent) for agent in analysis.model.agents]
     columns = [agent_figures(agent, analysis.method, analysis.rounding) for agent in agents]
@@ -63,7 +62,7 @@ _EFFECTIVE = ("effective_lambda", "effective_error", "nominal_lambda")
 
 
 def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Text of an agent's figures in the table of agents, by the heading of their column."""
+    """Return an agent's figures as text, by column heading of the table of agents."""
     figures = {
         "agent": agent["name"],
         "density": percent(agent["density"]),
@@ -84,14 +83,16 @@ def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, 
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage: one decimal, or two digits below 0.1 %; a dash for a share of nothing."""
+    """Format a share as a percentage: one decimal, or two digits below 0.1 %; a dash if undefined."""
     if share is None or math.isnan(share):
         return "–"
     return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{100 * share:.2g}%"
 
 
 def effective_with_error(rounding_figures: Mapping[str, Any]) -> str:
-    """An agent's effective lambda with its standard error, which gets as many decimals as its first digit needs."""
+    """Format an agent's effective lambda with its standard error, with as many decimals as the error's first digit
+    needs.
+    """
     value, error, nominal = (rounding_figures.get(name) for name in _EFFECTIVE)
     if value is None or error is None or nominal is None:
         return "–"

@@ -2,9 +2,9 @@
 
 OUT/NAME/replies.jsonl        each prompt and the reply to it, as token ids
 OUT/NAME/inputs.safetensors   the recorded inputs
-OUT/NAME/inputs.json          whose inputs they are (`formats.recorded`)
-OUT/NAME/importance/          importances in a safetensors file, float32 with names and shapes of the model's tensors
-OUT/NAME/calibration.json     what was done, and the fingerprint of model, prompts and settings
+OUT/NAME/inputs.json          which weights they belong to (`formats.recorded`)
+OUT/NAME/importance/          importances in a safetensors file: float32, with the model's names and shapes
+OUT/NAME/calibration.json     the record: what was done, and the fingerprint of model, prompts and settings
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 _INPUTS_FILE = "inputs.safetensors"
 _DIGESTS = "digests.json"
-"""SHA-256 of the file of importances, next to it."""
+"""SHA-256 digests for the folder of importances, stored in it."""
 _FILES = {REPLIES, _INPUTS_FILE, PLACES, MODEL, f"{IMPORTANCES}/{MODEL}", f"{IMPORTANCES}/{ONE_FILE}"}
 """All files that have a digest."""
 
 
 def read_record(folder: Path) -> CalibrationRecord | None:
-    """The record in the folder of an agent; None if there is none, or if it is of another version."""
+    """Read the record in the folder of an agent; None if there is none, or if it has another version."""
     try:
         return to_model(read_object(folder / CALIBRATION, RECORD), CalibrationRecord)
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def is_whole(folder: Path, record: CalibrationRecord) -> bool:
 
 
 def _digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Compute the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(1 << 20):
@@ -77,7 +77,7 @@ def write_folder(
     *,
     overwrite: bool,
 ) -> CalibrationRecord:
-    """Write the folder of an agent but for its importances; the record with the files' digests."""
+    """Write the folder of an agent without its importances; return the record with the files' digests."""
     with build_output(folder, overwrite=overwrite) as staging:
         if inputs is not None:
             tensors: dict[str, Any] = {
@@ -105,7 +105,7 @@ def write_folder(
 def write_importances(
     folder: Path, model: Mapping[str, str], tensors: Sequence[Tensor], importances: Mapping[str, Any]
 ) -> None:
-    """Write importances: float32 for each floating-point tensor; 0 for tensors that no training moves."""
+    """Write importances: float32 for each floating-point tensor; 0 for tensors that training never moves."""
     floats = [tensor for tensor in tensors if tensor.is_float]
     shard = lay_out(ONE_FILE, [(tensor.name, "F32", tensor.shape, 4 * tensor.elements) for tensor in floats])
     with build_output(folder, overwrite=True) as staging:

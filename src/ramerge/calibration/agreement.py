@@ -1,12 +1,12 @@
-"""Likelihood of the agents' replies under a model: two scores without generation, by one forward pass a prompt.
+"""Likelihood of the agents' replies under a model: two scores without generation, from one forward pass per prompt.
 
     agreement = mean negative log-likelihood (NLL) per token of the agent's own replies to prompts of its task
-    mass = mean over prompts of exp(-NLL of the whole reply / s), where wrong replies count 0
+    mass = mean over prompts of exp(-NLL of the whole reply / s); a wrong reply counts 0
 
 Lower agreement is closer to the agent. Mass is the expected share of the agent's right replies that the model gives
-when it is sampled at temperature 1 (s = 1); merges are chosen by it. In a mean of NLL, a few replies that a merge would
-never give outweigh all others; in mass each counts at most 1. So that long replies do not all round to 0, s is 2 times
-the least mean NLL of a reply under any candidate, at least 1.
+when it is sampled at temperature 1 (s = 1); merges are chosen by it. In a mean of NLLs, a few replies that a merge
+would never give outweigh all others; in mass, each reply counts at most 1. The divisor s keeps long replies from all
+rounding to 0: 2 times the least mean NLL of replies under any candidate, at least 1.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ UNREWARDED = (
     "better: give rollouts with rewards, or a reward function (ramerge search --reward FILE.py:FUNCTION)"
 )
 Items = Mapping[str, NDArray[np.float64]]
-"""For each agent's prompts, shape (prompts, 2): the reply's negative log-likelihood, and its tokens; 0 and 0 for a
-prompt whose reply is wrong."""
+"""For each agent, shape (prompts, 2): the negative log-likelihood and the number of tokens of each prompt's reply;
+both 0 if the reply is wrong."""
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Displayed):
-    """The agreement of a model with an agent: how likely the model finds the agent's replies.
+    """The agreement of a model with an agent: how likely the agent's replies are under the model.
 
     Attributes:
         nll: mean negative log-likelihood per token, in nats; lower is closer to the agent.
-        low, high: its 95 % interval over prompts; None where there are fewer than two.
-        prompts: how many replies there are.
-        tokens: of all replies.
+        low, high: the 95 % interval over prompts; None with fewer than two prompts.
+        prompts: the number of replies.
+        tokens: the number of tokens of all replies.
 
     Example:
         >>> found = ramerge.agreement("base", "merged", "calibration")  # doctest: +SKIP
@@ -70,7 +70,7 @@ class Agreement(Displayed):
 
 
 FEW = 8
-"""Fewer replies of an agent are unreliable: with 4 right ones a choice was 2 points off (lab/experiments/045)."""
+"""An agent with fewer replies is unreliable: with 4 right replies, a choice was 2 points off (lab/experiments/045)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,11 +78,11 @@ class ReplySet(Displayed):
     """The replies of a calibration on which merges are scored by agreement.
 
     Attributes:
-        exchanges: by agent.
-        rewarded: whether only right replies are among them.
+        exchanges: prompts with replies, by agent.
+        rewarded: whether they hold only right replies.
         notes: remarks for the user.
-        counts: by agent, how many replies are scored on, and out of how many.
-        least: the least reward of a right reply; None where all replies count.
+        counts: by agent, the number of replies to score on, and the number they were chosen from.
+        least: the least reward of a right reply; None if all replies count.
 
     Example:
         >>> ramerge.ReplySet({}, False, ()).rewarded
@@ -96,14 +96,14 @@ class ReplySet(Displayed):
     least: float | None = None
 
     def in_parts(self, name: str, parts: int) -> list[list[Exchange | None]]:
-        """The replies of an agent in the order in which they are scored, some of every kind in each part.
+        """Divide the replies of an agent into parts, in scoring order; each part has right and wrong replies.
 
         Args:
-            name: of the agent.
-            parts: how many; fewer if an agent has fewer right replies.
+            name: the agent's name.
+            parts: the number of parts; fewer if an agent has fewer right replies.
 
         Returns:
-            In each part right replies first, then a None for each prompt whose reply is wrong.
+            Each part: right replies, then a None for each prompt whose reply is wrong.
         """
         parts = min(parts, *map(len, self.exchanges.values()))
         right, count = self.counts.get(name, (0, 0))
@@ -115,17 +115,17 @@ class ReplySet(Displayed):
 
 
 def replies_of(calibration: str | Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
-    """The replies of a calibration on which merges are scored: those that no statistic has seen, if there are any.
+    """Read the replies of a calibration to score merges on: the held-out replies, if there are any.
 
-    Where rewards are known, only right replies count; an agent without any does not count.
+    If rewards are known, only right replies count; agents without right replies are left out.
 
     Args:
         calibration: the folder that `calibrate` has written.
-        names: agents; by default all that have a folder there.
-        right_at: the least reward of a right reply; by default the best that any agent has earned.
+        names: agents; by default, all with a folder there.
+        right_at: the least reward of a right reply; by default, the best reward of any agent.
 
     Raises:
-        InputError: there are none, or a file is wrong.
+        InputError: there are no replies, or a file is wrong.
 
     Example:
         >>> len(ramerge.replies_of("calibration").exchanges["code"])  # doctest: +SKIP
@@ -167,24 +167,24 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
 
 
 def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
-    """All replies, right or wrong."""
+    """Score on all replies, right or wrong."""
     counts = {name: len(replies) for name, replies in exchanges.items()}
     notes = (note, *few_replies(counts, "replies"))
     return ReplySet(exchanges, False, notes, {name: (count, count) for name, count in counts.items()})
 
 
 def few_replies(counts: Mapping[str, int], kind: str) -> tuple[str, ...]:
-    """A sentence on agents with too few replies for a reliable choice; none if all have enough."""
+    """Return a sentence on agents with too few replies for a reliable choice; empty if all have enough."""
     few = [f"{name} ({count})" for name, count in counts.items() if count < FEW]
     text = f"fewer than {FEW} {kind} of {enumerated(few)}: the choice is unreliable; {MORE_PROMPTS}"
     return (text,) if few else ()
 
 
 def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[dict[str, NDArray[np.float64]]]:
-    """For each agent's replies, some prompts of every agent at a time: negative log-likelihoods, and tokens.
+    """Compute the negative log-likelihoods and token counts of replies, for some prompts of every agent at a time.
 
     Args:
-        parts: how often something is given; fewer if there are fewer prompts.
+        parts: the number of parts; fewer if there are fewer prompts.
 
     Yields:
         By agent, as `Items`: right replies first, then prompts whose reply is wrong.
@@ -224,11 +224,11 @@ def agreement(
     settings: CalibrationSettings = _SETTINGS,
     options: Options = _OPTIONS,
 ) -> dict[str, Agreement]:
-    """How likely a model finds the replies of agents: one forward pass a prompt, nothing is generated.
+    """Measure how likely the agents' replies are under a model: one forward pass per prompt, nothing is generated.
 
     Args:
         base: the base, as in recipes.
-        model: the model that is scored, as agents are in recipes: a folder in any format, an adapter, a delta.
+        model: the model to score, as an agent in a recipe: a folder in any format, an adapter, or a delta.
         calibration: the folder that `calibrate` has written, with the agents' replies.
         settings: `device`, `dtype` and `right_at` apply.
         options: `threads`, `max_memory` and `allow_outside_links` apply.
@@ -237,7 +237,7 @@ def agreement(
         The agreement with each agent, by name.
 
     Raises:
-        RecipeError: torch or transformers is missing, or the device is not there.
+        RecipeError: torch or transformers is missing, or the device does not exist.
         InputError: there are no replies, or a file is wrong.
         CheckpointError: a model cannot be read, or transformers cannot load it.
         PlanError: the model does not fit the base, or memory is too small.
@@ -261,7 +261,7 @@ def agreement(
 
 
 def refuse_other_tokens(models: Recipe, options: Options) -> None:
-    """Refuse to score merges of models that have different tokens in a row: replies are compared row by row."""
+    """Refuse models whose embedding rows stand for different tokens, because merges are scored row by row."""
     if not models.allow.different_tokens:
         return
     strict = models.with_(prompts=None, allow={"different_tokens": False})
@@ -274,13 +274,13 @@ def refuse_other_tokens(models: Recipe, options: Options) -> None:
 
 
 def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
-    """The agreement of the model in memory with each agent."""
+    """Compute the agreement of the model in memory with each agent."""
     (items,) = likelihoods(live, replies)
     return agreements_of(items)
 
 
 def agreements_of(items: Items) -> dict[str, Agreement]:
-    """The agreement with each agent, from the likelihoods of its replies."""
+    """Compute the agreement with each agent from the likelihoods of its replies."""
     agreements = {}
     for name, each in items.items():
         right = each[each[:, 1] > 0]
@@ -292,7 +292,7 @@ def agreements_of(items: Items) -> dict[str, Agreement]:
 
 
 def temper_of(candidates: Iterable[Items]) -> float:
-    """The divisor s of negative log-likelihoods in `mass`, from those of all candidates of a run."""
+    """Return the divisor s of negative log-likelihoods in `mass`, from all candidates of a run."""
     means = []
     for items in candidates:
         nll, tokens = np.concatenate(list(items.values())).T
@@ -301,10 +301,10 @@ def temper_of(candidates: Iterable[Items]) -> float:
 
 
 def mass_items(items: NDArray[np.float64], temper: float) -> NDArray[np.float64]:
-    """The mass of each prompt's reply, as items of a figure.
+    """Compute the mass of each prompt's reply, as items of a figure.
 
     Returns:
-        Shape (prompts, 2): exp(-NLL / temper), or 0 for a wrong reply; and 1.
+        Shape (prompts, 2): exp(-NLL / temper), or 0 for a wrong reply; and the weight 1.
     """
     nll, tokens = items.T
     return np.stack([np.where(tokens > 0, np.exp(-nll / temper), 0.0), np.ones(len(items))], axis=1)

@@ -1,4 +1,4 @@
-"""Calibrations of recipes in the user's cache: `gather`, for merges with prompts; for `rank`, too."""
+"""Calibrations of recipes in the user's cache: `gather`, for merges with prompts, and what `rank` needs, too."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def gather(
 ) -> dict[str, Path]:
     """Gather the side inputs that a method needs of a recipe's agents, unless the user's cache has them.
 
-    `merge`, `plan` and `sweep` do so by themselves where a recipe has prompts. Half of the prompts is held out, so that
+    `merge`, `plan` and `sweep` do this by themselves if a recipe has prompts. Half of the prompts are held out, so that
     `rank` can score merges on them. Folders that were not used for 90 days are removed.
 
     Args:
-        recipe: with a base, agents and prompts, as for `plan`.
+        recipe: a recipe with a base, agents and prompts, as for `plan`.
         what: `inputs` of linear layers, for `regmean`, or `importance`, for `fisher`.
         settings: as for `calibrate`.
-        options: as for `calibrate`; `overwrite` does not matter.
-        on_progress: called with the number of prompts done, as `calibrate`.
+        options: as for `calibrate`; `overwrite` is ignored.
+        on_progress: called with the number of prompts done, as by `calibrate`.
 
     Returns:
-        For each agent a folder, as its key `inputs` or `importance` takes it. Agents that have such a folder are left
-        out.
+        A folder for each agent, as its key `inputs` or `importance` takes it. Agents that already name such a folder
+        are left out.
 
     Raises:
         RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.
@@ -73,7 +73,7 @@ def gather(
 
 
 def _has_side_inputs(document: Document, name: str, what: str) -> bool:
-    """Whether an agent brings its own side inputs, so that none need be gathered."""
+    """Whether an agent names its own side inputs, so that none need to be gathered."""
     agent = document.agents[name]
     folder = agent.get(what) if isinstance(agent, Mapping) else None
     return isinstance(folder, str) and (document.folder / Path(folder).expanduser()).is_dir()
@@ -81,10 +81,10 @@ def _has_side_inputs(document: Document, name: str, what: str) -> bool:
 
 @dataclass(frozen=True)
 class CachedCalibration:
-    """A calibration of some agents of a recipe, with the folder in the cache that holds nothing else.
+    """A calibration of some agents of a recipe, and its own folder in the cache.
 
-    The folder's name is a digest of the settings and of the state of all files that are read, so what is in it belongs
-    to no other models or prompts.
+    The folder's name is a digest of the settings and of the state of all input files, so that no other models or
+    prompts share it.
 
     Attributes:
         folder: holds a folder for each agent.
@@ -99,7 +99,7 @@ class CachedCalibration:
     def of(
         cls, models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options
     ) -> CachedCalibration:
-        """The request for agents of a recipe; its prompts are read, and the headers of its models."""
+        """Return the calibration of agents of a recipe, after reading its prompts and the headers of its models."""
         settings = replace(settings, hold_out=True)
         paths = {name: path for name, path in models.prompts.items() if name in names}
         prompts = prompts_of(names, paths, settings)
@@ -111,13 +111,13 @@ class CachedCalibration:
 
     @property
     def is_gathered(self) -> bool:
-        """Whether the whole calibration is in the cache, as it was written."""
+        """Whether the whole calibration is in the cache, undamaged."""
         records = {name: read_record(self.folder / name) for name in self.prompts}
         return all(one is not None and is_whole(self.folder / name, one) for name, one in records.items())
 
     @contextmanager
     def gather(self, options: Options, listen: Listener) -> Iterator[tuple[LiveBase, list[str]]]:
-        """The model with the base, after all is in the cache, and notes for the user."""
+        """Gather what the cache lacks; yield the loaded base, and notes for the user."""
         require_extras()
         with LiveBase(self.models, self.settings, options) as live:
             whole = replace(options, overwrite=True)
@@ -126,7 +126,7 @@ class CachedCalibration:
 
 
 def _cached_folder(name: str) -> Path:
-    """The folder of a calibration in the user's cache, marked as used now."""
+    """Return the folder of a calibration in the user's cache, after marking it as just used."""
     home = store.folder("calibrations")
     if home is None:
         raise RecipeError("prompts: there is no cache folder; set RAMERGE_CACHE, or run `ramerge calibrate` first")
@@ -137,9 +137,7 @@ def _cached_folder(name: str) -> Path:
 
 
 def with_inputs(recipe: Document, names: Iterable[str], calibration: Path) -> Document:
-    """A recipe whose agents have recorded inputs in place of prompts. Other keys stay. `calibration` holds a folder for
-    each agent.
-    """
+    """Replace the prompts of a recipe's agents by recorded inputs. `calibration` holds a folder for each agent."""
     result = recipe.without("prompts")
     for name in names:
         result.set(("agents", name, "inputs"), str((calibration / name).absolute()), f"--prompts {name}")

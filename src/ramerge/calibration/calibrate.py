@@ -1,7 +1,7 @@
-"""The whole of `ramerge calibrate`: for each agent replies, inputs of layers and importances on some prompts.
+"""Carries out `ramerge calibrate`: for each agent, gathers replies to prompts, inputs of layers and importances.
 
-The folder of an agent appears complete or not at all; that of one that is there already and fits is kept. Replies of an
-interrupted run are kept in OUT until the folder is complete, so that no prompt is answered twice.
+The folder of an agent appears complete or not at all; an existing folder that fits is kept. Replies of an interrupted
+run stay in OUT until the folder is complete, so that no prompt is answered twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNUSED = (
     *("method", "parameters", "preset", "dtype", "rounding", "rounding_seed", "rules", "companions", "shard_size"),
     *("importance", "inputs", "allow.swapped_base", "allow.other_base"),
 )
-"""Keys of a recipe that a calibration has no use for."""
+"""Keys of a recipe that a calibration ignores."""
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
 
 
@@ -69,24 +69,24 @@ def calibrate(
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> dict[str, CalibrationRecord]:
-    """Calibrate: gather the replies of agents to prompts, and the inputs of their layers on prompts and replies.
+    """Gather the replies of agents to prompts, and the inputs of their layers on prompts and replies.
 
     Each agent is read as a merge reads it: as a checkpoint in any format, an adapter, or a delta. The model is loaded
     once, from the base, and gets the weights of one agent after another.
 
     Args:
-        recipe: with a base, agents, and prompts of each, as for `plan`. Its `allow` and `rename` apply; what else it
-            says is checked only.
-        out: the folder that gets one folder for each agent. Those that fit are kept.
-        settings: how many prompts, rows and so on.
+        recipe: a recipe with a base, agents, and prompts for each, as for `plan`. Its `allow` and `rename` apply; other
+            keys are only checked.
+        out: the folder that gets one folder per agent. Existing folders that fit are kept.
+        settings: the number of prompts, of rows, and so on.
         options: `overwrite`, `threads` (of torch), `max_memory` and `allow_outside_links` apply.
-        on_progress: called with the number of prompts done, as `calibrate`.
+        on_progress: called with the number of prompts done.
 
     Returns:
-        The record of each agent, which is also in its folder.
+        The record of each agent, which is stored in its folder, too.
 
     Raises:
-        RecipeError: the recipe or an argument is wrong, torch or transformers is missing, or the device is not there.
+        RecipeError: the recipe or an argument is wrong, torch or transformers is missing, or the device does not exist.
         InputError: prompts cannot be read or encoded; all are listed.
         CheckpointError: a model cannot be read, or transformers cannot load it.
         PlanError: models do not fit each other, a folder of another calibration is in the way, or memory is too small.
@@ -111,7 +111,7 @@ def calibrate(
 def estimate_calibration(
     recipe: AnyRecipe, *, settings: CalibrationSettings = _SETTINGS, options: Options = _OPTIONS
 ) -> CalibrationEstimate:
-    """Estimate what `calibrate` with these arguments will take at most; no weight is read."""
+    """Estimate the most that `calibrate` with these arguments takes; no weight is read."""
     models, prompts = _models_and_prompts(recipe, settings, options)
     base = LiveBase(models, settings, options)
     base.choose()
@@ -122,7 +122,7 @@ def estimate_calibration(
 def _models_and_prompts(
     recipe: AnyRecipe, settings: CalibrationSettings, options: Options
 ) -> tuple[Recipe, dict[str, list[Prompt]]]:
-    """The models of a checked recipe, and the prompts of each agent."""
+    """Return the models of a checked recipe, and the prompts of each agent."""
     require_extras()
     document = open_recipe(recipe, options)
     models = models_only(document)
@@ -170,9 +170,9 @@ def gather_agents(
     listen: Listener,
     wait: bool = False,
 ) -> dict[str, CalibrationRecord]:
-    """Calibrate agents that have prompts, which are read, with a model that is loaded.
+    """Calibrate agents on prompts with a loaded model.
 
-    `wait` for another run in the folder, or refuse to.
+    `wait` for another run that uses the folder; otherwise, refuse to run.
     """
     gathering = _Gathering(live, out, settings, options)
     total, count_so_far = gathering.passes * sum(map(len, prompts.values())), 0
@@ -220,11 +220,11 @@ class _Gathering:
 
     @property
     def passes(self) -> int:
-        """Number of passes over a prompt: for its reply, and for each statistic."""
+        """The number of passes over a prompt: for its reply, and for each statistic."""
         return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
 
     def one(self, name: str, prompts: Sequence[Prompt], advance: Callable[[int], None]) -> CalibrationRecord:
-        """Calibrate one agent, unless a complete folder of it exists."""
+        """Calibrate one agent, unless it has a complete folder."""
         weights = _digests(self.base.plan_of(name))
         of_base = _digests(self.base.plan_of_base()) if self.settings.source == "base" else {}
         fingerprint = self._fingerprint([weights, of_base], prompts)
@@ -317,7 +317,7 @@ class _Gathering:
         return importances
 
     def journal(self, name: str) -> Path:
-        """The file that keeps the replies of an agent until all of it is gathered."""
+        """Return the file that keeps an agent's replies until its folder is complete."""
         return self.out / f".{name}.{REPLIES}"
 
     def _fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
@@ -372,19 +372,19 @@ class _Gathering:
 
 
 def _digests(plan: MergePlan) -> dict[str, str]:
-    """Digests of the tensors that a plan of one model reads."""
+    """Return digests of the tensors that a plan for one model reads."""
     own = {tensor.parts[0].name: (tensor.originals or tensor.sources)[0].tensor for tensor in plan.tensors}
     with Files(plan.inputs.files) as files:
         return digests_of(own, Reader(files))
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is that of an agent's calibration."""
+    """Whether a folder holds an agent's calibration."""
     return any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
 
 
 def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:
-    """The replies of an interrupted run, by prompt; none of another model or other prompts."""
+    """Read the replies of an interrupted run, by prompt key; ignore those with another fingerprint."""
     try:
         first, _, rest = read_state(journal, MOST_BYTES).partition(b"\n")
     except FileNotFoundError:

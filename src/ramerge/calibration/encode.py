@@ -1,4 +1,4 @@
-"""From prompt and reply, as text or chat, to token ids, and which of them are labels."""
+"""Turns prompt and reply, as text or chat, into token ids, and marks the labels among them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_TURNS = 3
 class Text:
     """An example that is plain text: `labels` after `context`.
 
-    With `complete`, nothing is put in front: the text has all special tokens that the model reads.
+    With `complete`, nothing is put in front: the text already has all special tokens.
     """
 
     context: str
@@ -26,7 +26,9 @@ class Text:
 
 @dataclass(frozen=True)
 class ChatExample:
-    """An example that is a list of messages. The last is the reply if it is the assistant's; else everything counts."""
+    """An example that is a list of messages. A last message of the assistant is the reply; otherwise, all messages
+    count.
+    """
 
     messages: Sequence[Mapping[str, object]]
 
@@ -41,7 +43,7 @@ Example = Text | ChatExample
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """Token ids of an example; those from `start` on are labels, each given all ids before it.
+    """Token ids of an example. Ids from `start` on are labels, each predicted from all ids before it.
 
     Attributes:
         start: position of the first label, at least 1.
@@ -60,7 +62,7 @@ class ExampleEncoder:
         self._max_length = max_length
 
     def __call__(self, example: Example) -> EncodedExample | str:
-        """The ids of an example, or the problem with it."""
+        """Return the ids of an example, or the problem with it."""
         if isinstance(example, ChatExample):
             texts = self._render(example)
             if isinstance(texts, str):
@@ -75,9 +77,9 @@ class ExampleEncoder:
         return self.cut(context, labels)
 
     def cut(self, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
-        """As many ids of an example as fit, or the problem with it.
+        """Cut an example to as many ids as fit; return it, or the problem with it.
 
-        The left of the context goes first, but not all of it, then the right of labels.
+        Ids are cut first from the left of the context, which is never cut completely, then from the right of labels.
         """
         length = len(context) + len(labels)
         labels = labels[: self._max_length - bool(context)]
@@ -92,20 +94,20 @@ class ExampleEncoder:
         return EncodedExample(ids, start, len(ids) < length)
 
     def prompt(self, example: Example) -> list[int] | str:
-        """The ids of a prompt, ready for a reply and not cut; or the problem with the example."""
+        """Return the ids of a prompt, ready for a reply and not cut; or the problem with the example."""
         if isinstance(example, Text):
             return self._ids_of_context(example)
         texts = self._render(example)
         return texts if isinstance(texts, str) else self._ids(texts[1])
 
     def conversation(self, text: str) -> tuple[list[Mapping[str, str]], str] | None:
-        """The messages of a prompt that a trainer has decoded without special tokens, read back from its text.
+        """Recover the messages of a prompt from text that a trainer has decoded without special tokens.
 
-        The chat template writes them as the same text, once its special tokens are left out.
+        With these messages, the chat template writes the same text, apart from special tokens.
 
         Returns:
-            The messages, and what the trainer's template has put before the reply beyond that of the tokenizer, such as
-            empty thoughts; None if the text is no conversation.
+            The messages, and text that only the trainer's template puts before the reply, such as empty thoughts; None
+            if the text is not a conversation.
         """
         for roles, marks in self._shapes:
             if (between := _between(marks, text)) is None:
@@ -119,7 +121,7 @@ class ExampleEncoder:
 
     @cached_property
     def _shapes(self) -> list[tuple[list[str], list[str]]]:
-        """For conversations of some turns, the longest first: roles, and the template's text around contents."""
+        """Roles, and the template's text around contents, for conversations of up to three turns, longest first."""
         shapes = []
         for turns, system in product(range(_MOST_TURNS, 0, -1), (False, True)):
             roles = [*(["system"] if system else []), *(["user", "assistant"] * turns)[:-1]]
@@ -131,7 +133,7 @@ class ExampleEncoder:
         return shapes
 
     def _bare(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A prompt as a trainer decodes it; empty if there is no template, or it refuses the messages."""
+        """Return a prompt as a trainer decodes it; empty if there is no template, or it refuses the messages."""
         texts = self._render(ChatExample(messages))
         text = "" if isinstance(texts, str) else texts[1]
         return str(self._tokenizer.decode(self._ids(text), skip_special_tokens=True))
@@ -143,7 +145,7 @@ class ExampleEncoder:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _opening(self, text: str) -> list[int]:
-        """The special tokens that the tokenizer puts in front of a text; not those that it would put behind it."""
+        """Return the special tokens that the tokenizer puts in front of a text, without those that it puts after it."""
         plain, whole = self._ids(text), list(self._tokenizer(text)["input_ids"])
         if not plain:  # what is in front of nothing cannot be distinguished from what is behind it
             return whole[:1] if whole[:1] == [self._tokenizer.bos_token_id] else []
@@ -154,7 +156,7 @@ class ExampleEncoder:
         return []
 
     def _render(self, chat: ChatExample) -> tuple[str, str] | str:
-        """The chat's context and labels as its template writes them."""
+        """Return the chat's context and labels as its template writes them, or the problem with the chat."""
         if not self._tokenizer.chat_template:
             return "has messages, but the model's tokenizer has no chat template; give `prompt` as plain text"
         try:
@@ -181,7 +183,9 @@ class ExampleEncoder:
 
 
 def _between(marks: Sequence[str], text: str) -> list[str] | None:
-    """Texts between the marks in a text, and behind the last; the last mark counts where it stands last."""
+    """Return the texts between the marks and after the last mark, which is matched at its last occurrence; None if
+    absent.
+    """
     first, *inner, last = marks
     if not text.startswith(first):
         return None

@@ -1,4 +1,4 @@
-"""Estimates of a calibration's memory and work, without reading a weight; for `live_base`, the share of weights on the
+"""Estimates a calibration's memory and work without reading a weight; for `live_base`, the weights to keep on the
 device.
 """
 
@@ -39,10 +39,10 @@ class CalibrationEstimate:
     """An upper bound of a calibration's memory and work.
 
     Attributes:
-        device_bytes: of the weights that stay on the device; the others stay in main memory.
-        importance_bytes: of the importances while they are summed; 0 without importances.
-        rows_bytes: of the recorded inputs of one agent.
-        tokens: by agent, how many prompts and replies have at most, without what a chat template adds.
+        device_bytes: bytes of the weights that stay on the device; the others stay in main memory.
+        importance_bytes: bytes of the importances while they are summed; 0 without importances.
+        rows_bytes: bytes of the recorded inputs of one agent.
+        tokens: by agent, the most tokens of prompts and replies, without what a chat template adds.
     """
 
     device: str
@@ -55,7 +55,7 @@ class CalibrationEstimate:
     tokens: Mapping[str, int]
 
     def lines(self) -> list[str]:
-        """The estimate as text for the terminal."""
+        """Return the estimate as text for the terminal."""
         from rich.filesize import decimal
 
         away = self.model_bytes - self.device_bytes
@@ -101,19 +101,19 @@ def estimate(
 
 
 def model_bytes(plan: MergePlan, dtype: str) -> int:
-    """Bytes of a model's weights in memory, in the dtype in which it runs."""
+    """Return the bytes of a model's weights in memory, in the dtype in which it runs."""
     return ITEM_BYTES[dtype] * sum(tensor.base.elements for tensor in plan.tensors if tensor.base.is_float)
 
 
 def importance_bytes(plan: MergePlan, settings: CalibrationSettings) -> int:
-    """Bytes of a model's importances while they are summed; 0 without importances."""
+    """Return the bytes of a model's importances while they are summed; 0 without importances."""
     return _IMPORTANCE_BYTES * plan.parameters_count if settings.gathers("importance") else 0
 
 
 def rows_bytes(plan: MergePlan, rows: int) -> int:
-    """Bytes of the recorded inputs of so many tokens at most; layers with the same inputs share them.
+    """Return the most bytes that recorded inputs of `rows` tokens take; layers with the same inputs share them.
 
-    Of a tensor that stacks experts, the longer side of each counts: which is that of its inputs is not known.
+    For a tensor that stacks experts, the longer side counts, because it is unknown which side is that of the inputs.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in plan.tensors:
@@ -131,7 +131,7 @@ def rows_bytes(plan: MergePlan, rows: int) -> int:
 
 
 def positions(plan: MergePlan) -> int | None:
-    """The most tokens of a sequence, from the model's configuration; None if it states none."""
+    """Return the most tokens of a sequence, from the model's configuration; None if not stated."""
     if (file := plan.companions.get("config.json")) is None:
         return None
     limits = [each.get("max_position_embeddings") for each in text_configs(read_json(file))]
@@ -139,7 +139,7 @@ def positions(plan: MergePlan) -> int | None:
 
 
 def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
-    """An upper bound of the tokens of a prompt and its reply: no tokenizer makes more of a text than it has bytes."""
+    """Return an upper bound of the tokens of a prompt and its reply: a text has at most as many tokens as bytes."""
     texts = [prompt.text or "", *(message["content"] for message in prompt.messages)]
     reply_bytes = most_new
     if prompt.replies:
@@ -152,10 +152,10 @@ def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
 
 
 def budget_of(size: int, importances: int, settings: CalibrationSettings, device: torch.device) -> int | None:
-    """Bytes of weights that stay on the device, for `offload`; None if all of them do.
+    """Return the bytes of weights that stay on the device, for `offload`; None if all weights do.
 
     Args:
-        importances: bytes that are held next to it.
+        importances: bytes of importances, which are held in addition to the weights.
     """
     free = host = memory()
     if device.type == "cuda":

@@ -16,7 +16,7 @@ from ramerge.sdk.text import JsonLimits, parse, reason
 
 REPLIES = "replies.jsonl"
 MOST_BYTES = 1 << 30
-"""Of the replies of one agent."""
+"""The maximum size of one agent's file."""
 _MOST_ID = 1 << 31
 _LIMITS = JsonLimits(size=64_000_000, signs=4_000_000)
 
@@ -26,12 +26,12 @@ class Exchange:
     """A prompt and a reply, as token ids.
 
     Attributes:
-        start: where the reply begins, at least 1.
-        reward: its reward; None if unknown.
+        start: the position where the reply begins, at least 1.
+        reward: the reply's reward; None if unknown.
         generated: whether the agent generated the reply.
         truncated: whether ids were cut off, because the model has no more positions.
-        ended: whether the reply ends by itself.
-        held_out: whether no statistic has seen it, so that merges are scored on it.
+        ended: whether the reply ends with an end token.
+        held_out: whether no statistic uses the exchange, so that merges can be scored on it.
     """
 
     place: str
@@ -52,15 +52,15 @@ class Exchange:
 
 
 def to_lines(exchanges: Iterable[Exchange]) -> str:
-    """The text of `replies.jsonl`: one JSON object a line."""
+    """Return the text of `replies.jsonl`: one JSON object per line."""
     return "".join(json.dumps(asdict(each)) + "\n" for each in exchanges)
 
 
 def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = False) -> list[Exchange]:
-    """The exchanges of a file `replies.jsonl`.
+    """Read the exchanges of a file `replies.jsonl`.
 
     Args:
-        partial: whether it may end in the middle of a line, as after a kill; an incomplete line is left out.
+        partial: whether the file may end in the middle of a line, as after a kill; an incomplete line is ignored.
     """
     exchanges = []
     try:

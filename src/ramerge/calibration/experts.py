@@ -1,4 +1,4 @@
-"""How many input rows are recorded for an expert: all experts of a layer share a budget."""
+"""The number of input rows to record for an expert: all experts of a layer share a budget."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ramerge.core.formats.recorded import expert_of
 
 _EXPERT_NUMBER = re.compile(r"\.experts\.(\d+)\.")
 _LAYERS = 16
-"""All experts of a layer keep at most so many times the rows of a layer that every token passes."""
+"""The budget of all experts of a layer, in multiples of the rows of a layer that every token passes through."""
 
 
 def number_of(name: str) -> int | None:
-    """An expert's number in its layer, from the name of one of its weights; None for other weights."""
+    """Return an expert's number in its layer, from the name of one of its weights; None for other weights."""
     if (expert := expert_of(name)) is not None:
         return expert[1]
     match = _EXPERT_NUMBER.search(name)
@@ -21,7 +21,7 @@ def number_of(name: str) -> int | None:
 
 
 def rows_of_each(rows: int, names: Iterable[str]) -> int:
-    """The most recorded rows of inputs of an expert, at least one.
+    """Return the most input rows to record for each expert, at least one.
 
     Example:
         >>> from ramerge.calibration.experts import rows_of_each

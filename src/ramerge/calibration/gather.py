@@ -1,4 +1,4 @@
-"""The replies of one agent to its prompts, and the inputs of its layers; called by `calibrate`. Imports torch."""
+"""Gathers replies of one agent to its prompts, and the inputs of its layers; called by `calibrate`. Imports torch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def exchanges_of(
     reward: RewardFunction | None,
     on_batch: Callable[[Sequence[Exchange]], None],
 ) -> list[Exchange]:
-    """Gather a reply to each prompt: a known one, the best of those with the prompt, or the agent's own greedy one.
+    """Gather a reply to each prompt: an earlier run's, the best that came with the prompt, or one that the agent
+    generates.
 
     Args:
-        earlier_replies: by the prompt's key, replies of an earlier run.
-        batch: number of prompts at once; those of similar length go together, and fewer from then on
-            where the memory of the device does not suffice.
-        reward: a function that scores replies without a reward; None for no function.
+        earlier_replies: replies of an earlier run, by the prompt's key.
+        batch: the number of prompts at once, grouped by similar length; it shrinks when the device runs out
+            of memory.
+        reward: a function that scores replies without a reward, if any.
     """
     exchanges_by_key = dict(earlier_replies)
     problems: dict[str, list[str]] = {}
@@ -75,7 +76,7 @@ def exchanges_of(
 
 
 def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
-    """The replies to prompts; None if the memory does not suffice for so many."""
+    """Return the replies to prompts; None if the memory does not suffice for so many."""
     try:
         with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):
             return speaker.replies(part)
@@ -100,7 +101,7 @@ def record_inputs(
     seed: int,
     on_sequence: Callable[[], None],
 ) -> RecordedInputs:
-    """Gather the inputs of linear layers while a model reads prompts and replies."""
+    """Record the inputs of linear layers while the model reads prompts and replies."""
     # the last token predicts nothing, so a model that generates never reads it
     sequences = [each.ids[:-1] if len(each.ids) > each.start else each.ids for each in exchanges]
     positions, weights = chosen_positions(sequences, [each.start for each in exchanges], rows, seed)

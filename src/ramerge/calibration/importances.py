@@ -2,7 +2,7 @@
 
 Source: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, 2022, arXiv 2111.09832, section 3.
 
-    F = mean over prompts x of (d log p(y | x) / d theta)^2         element by element, one gradient a prompt
+    F = mean over prompts x of (d log p(y | x) / d theta)^2         element by element, one gradient per prompt
 
 `log p(y | x)` is the sum over the tokens of the reply `y`.
 """
@@ -24,10 +24,10 @@ _MOST_NAMES = 3
 def importances_of(
     live: LiveModel, name: str, exchanges: Sequence[Exchange], tensors: Collection[str], on_exchange: Callable[[], None]
 ) -> dict[str, torch.Tensor]:
-    """Importances of an agent: the mean over exchanges of the squared gradient of a reply's log-likelihood.
+    """Compute an agent's importances: the mean over exchanges of the squared gradient of the reply's log-likelihood.
 
     Returns:
-        For each name float32 numbers of the tensor's shape, on the model's device. Tensors that training never moves,
+        By name, float32 tensors of the weight's shape, on the model's device. Tensors that training never moves,
         such as buffers, are missing.
     """
     squares = SquareSums(live.model)
@@ -50,13 +50,13 @@ def importances_of(
 
 
 class SquareSums:
-    """Sums of squared gradients, float32, one for each parameter, which take in every backward pass of the model.
+    """Sums of squared gradients, float32, one per parameter; every backward pass of the model adds to them.
 
-    A gradient is squared, added and freed as soon as it is complete, so there is one at a time.
+    A gradient is squared, added and freed as soon as it is complete, so only one exists at a time.
     """
 
     def __init__(self, model: Any) -> None:
-        """Take the gradients of `model` away from now on; the sums are on its device."""
+        """Collect the gradients of `model` from now on; the sums are on its device."""
         # by memory and not by name: a tied parameter has several names and one gradient
         self._parameters = {one.untyped_storage().data_ptr(): one for one in model.parameters()}
         self._names = {one.untyped_storage().data_ptr(): name for name, one in model.named_parameters()}
@@ -68,7 +68,7 @@ class SquareSums:
         self._hooks = [one.register_post_accumulate_grad_hook(self._take) for one in self._parameters.values()]
 
     def __contains__(self, target: torch.Tensor) -> bool:
-        """Whether a tensor is a part of a parameter."""
+        """Whether a tensor is part of a parameter."""
         return target.untyped_storage().data_ptr() in self._parameters
 
     def _take(self, parameter: torch.Tensor) -> None:
@@ -81,13 +81,15 @@ class SquareSums:
             self._peaks[memory] = total.amax()
 
     def non_finite(self) -> list[str]:
-        """Names of the parameters whose sum holds NaN or Inf; one synchronization with the device if there are none."""
+        """Return the names of parameters whose sum holds NaN or Inf. Without any, synchronizes with the device only
+        once.
+        """
         if bool(torch.isfinite(torch.stack(tuple(self._peaks.values()))).all()):
             return []
         return [self._names[memory] for memory, peak in self._peaks.items() if not bool(torch.isfinite(peak))]
 
     def mean(self, examples: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The sums divided by the number of examples, for a part of a parameter; ends the collecting."""
+        """Stop collecting; return a function that gives the mean squared gradient for a part of a parameter."""
         for hook in self._hooks:
             hook.remove()
         for total in self._sums.values():

@@ -1,8 +1,8 @@
-"""A recorder of the inputs of a model's linear layers while it runs, and its result. Imports torch.
+"""Records the inputs of a model's linear layers while it runs. Imports torch.
 
-A product with a weight goes through `torch.nn.functional.linear`, or where the weight is stored as (in, out) through
-one of torch's own; also those of experts, whose weights are parts of one tensor. Which weight it is, is known by the
-memory that it shares with what the checkpoint's names stand for, and whether it is transposed by the strides.
+A product with a weight goes through `torch.nn.functional.linear`, or through torch's other products if the weight is
+stored as (in, out); this also holds for experts, whose weights are parts of one tensor. The recorder recognizes a
+weight by the memory that it shares with a tensor of the checkpoint, and a transposed weight by its strides.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PRODUCTS = {
     torch.bmm: (0, 1),
     torch.addmm: (1, 2),
 }
-"""Functions that multiply inputs by a weight (in, out), and where these are among the arguments."""
+"""Functions that multiply inputs by a weight (in, out), with the positions of both among the arguments."""
 
 
 @dataclass(frozen=True)
 class _MatrixView:
-    """A matrix of a checkpoint, as a view of its memory.
+    """A matrix of the checkpoint, as a view of the model's memory.
 
     Attributes:
-        name: its name; `NAME[expert]` in a tensor that stacks those of all experts.
-        strides: how far its rows and its columns are apart.
+        name: the tensor's name; `NAME[expert]` for a part of a tensor that stacks experts.
+        strides: the strides of rows and columns.
     """
 
     name: str
@@ -54,11 +54,11 @@ class _MatrixView:
 
 @dataclass
 class _Site:
-    """A place where inputs are recorded: the common factor of one or several weights.
+    """A place where inputs are recorded: the inputs that one or several weights share.
 
     Attributes:
-        parts: rows that were recorded, in order.
-        token_count: how many tokens came by, of an expert.
+        parts: the recorded rows, in order.
+        token_count: the number of tokens that an expert has seen.
     """
 
     names: list[str]
@@ -75,12 +75,12 @@ class _Site:
 
 
 class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed for mypy
-    """While it is active, records the inputs of linear layers at chosen positions of each sequence.
+    """A context that records the inputs of linear layers at chosen positions of each sequence.
 
-    Experts see some tokens only; all of these are candidates, of which a seeded choice is kept.
+    Experts see only some tokens; a seeded choice of all these tokens is kept.
 
     Args:
-        names: of the tensors that the checkpoint has; transformers knows most under several names.
+        names: the names of the checkpoint's tensors; in transformers, most have several names.
     """
 
     def __init__(self, live: LiveModel, names: Container[str], most: int, seed: int) -> None:
@@ -105,7 +105,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         self._length = 0
 
     def begin(self, positions: Sequence[int], length: int, device: torch.device) -> None:
-        """Begin a sequence of so many tokens; rows of these positions are recorded."""
+        """Begin a sequence of `length` tokens; rows of these positions are recorded."""
         self._positions = torch.tensor(positions, dtype=torch.long, device=device)
         self._length, self._last = length, None
 
@@ -130,7 +130,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         return weight if self._offloaded is None else self._offloaded.home(weight)
 
     def _see(self, inputs: torch.Tensor, weight: torch.Tensor, stride: int) -> None:
-        """Record the factor of a weight with this stride along its inputs."""
+        """Record the inputs of a weight with this stride along its input dimension."""
         memory, begin = weight.untyped_storage().data_ptr(), weight.storage_offset()
         key = (memory, begin, begin + weight.numel())
         site = self._sites.get(key)
@@ -159,18 +159,18 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
             site.parts.append(_row_copy(flat[self._positions]))
 
     def _thin(self, site: _Site) -> None:
-        """Keep a seeded choice of the rows of an expert."""
+        """Keep a seeded choice of an expert's rows."""
         rows = torch.cat(site.parts)
         digest = hashlib.sha256(f"{self._seed}\n{site.names[0]}\n{site.token_count}".encode()).digest()
         order = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big"))).permutation(len(rows))
         site.parts = [rows[torch.from_numpy(np.sort(order[: self._most]))]]
 
     def result(self, weights: NDArray[np.float32], tokens: int) -> RecordedInputs:
-        """Stack all inputs that were recorded.
+        """Stack all recorded inputs.
 
         Args:
-            weights: how much each chosen position counts, over all sequences; they add up to 1.
-            tokens: how many tokens all sequences have, for the weights of experts.
+            weights: the weight of each chosen position, over all sequences; they add up to 1.
+            tokens: the number of tokens of all sequences, for the weights of experts.
         """
         rows: dict[str, torch.Tensor] = {}
         counts: dict[str, NDArray[np.float32]] = {"weights": weights}
@@ -199,7 +199,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
 
 
 def _matrices(name: str, target: torch.Tensor) -> list[_MatrixView]:
-    """A matrix, or those of the experts that a tensor stacks; none that has gaps in its memory."""
+    """Views of a matrix, or of each expert's matrix in a stacked tensor; empty if there are gaps in the memory."""
     if target.ndim == 3:
         return [view for expert, part in enumerate(target) for view in _matrices(name_of(name, expert), part)]
     if target.ndim != 2 or not (target.is_contiguous() or target.T.is_contiguous()):
@@ -217,9 +217,9 @@ class RecordedInputs:
 
     Attributes:
         rows: by name, bfloat16 tensors of shape (n, d).
-        weights: by name, how much each row counts, float32 of shape (n,).
-        places: for each weight the names of its rows and of how much they count.
-        transposed: weights that are stored as (in, out).
+        weights: by name, the weight of each row, float32 of shape (n,).
+        places: for each weight of the model, the names of its rows and of their weights.
+        transposed: weights of the model that are stored as (in, out).
     """
 
     rows: Mapping[str, torch.Tensor]
@@ -231,13 +231,14 @@ class RecordedInputs:
 def chosen_positions(
     sequences: Sequence[Sequence[int]], starts: Sequence[int], most: int, seed: int
 ) -> tuple[list[list[int]], NDArray[np.float32]]:
-    """Choose the recorded positions of sequences, and their weights, in order.
+    """Choose the positions to record in each sequence, in order, and their weights.
 
-    What all sequences begin with is recorded once, from the first, and counts as often as there are sequences: a causal
-    model sees the same there each time. Of more positions than `most`, a seeded choice is taken.
+    The common beginning of all sequences is recorded once, from the first sequence, and counts once per sequence: a
+        causal
+    model computes the same there each time. If there are more positions than `most`, a seeded choice is taken.
 
     Args:
-        starts: from which position on each sequence differs in any case: the common beginning is at most so long.
+        starts: positions where the replies begin; the common beginning ends before the first of them.
 
     Returns:
         Positions by sequence, and weights that add up to 1.

@@ -1,6 +1,6 @@
 """A language model in memory, which gets the weights of agents and merges; it scores and generates. Imports torch.
 
-It is loaded once, from the base. Weights of other models are put in its place as they are read or merged, so no file is
+It is loaded once, from the base. Weights of other models replace its own as they are read or merged, so no file is
 written, and formats that transformers does not know work, too.
 """
 
@@ -35,7 +35,7 @@ class LiveModel:
     """A language model whose weights can be replaced; made and closed by `LiveBase`.
 
     Attributes:
-        targets: for each tensor that a checkpoint of the model stores, the memory that holds it.
+        targets: the memory that holds each tensor of a checkpoint, by name.
         offloaded: the weights that stay in main memory; None if all are on the device.
     """
 
@@ -57,7 +57,7 @@ class LiveModel:
 
     @property
     def positions(self) -> int | None:
-        """The most tokens of a sequence, by the configuration; None if it states none."""
+        """The most tokens of a sequence, from the configuration; None if not stated."""
         return self._limit if isinstance(self._limit, int) and self._limit > 1 else None
 
     @property
@@ -66,11 +66,11 @@ class LiveModel:
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def fit(self, rows: Mapping[str, int], *, untied: bool) -> None:
-        """Give embeddings the shape that a model has whose weights are put in next.
+        """Resize the embeddings for the model whose weights are put in next.
 
         Args:
-            rows: of its embeddings and output head, by name; of tensors with more, the first are put in.
-            untied: whether its head is a tensor of its own although the model's configuration ties them.
+            rows: row counts of its embeddings and output head, by name; further rows of a tensor are ignored.
+            untied: whether its head is a separate tensor although the model's configuration ties it to the embeddings.
         """
         self._rows = rows
         embeddings, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
@@ -117,7 +117,7 @@ class LiveModel:
             )
 
     def losses(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """-log p of each token from position `start` on, given those before it; it can be differentiated."""
+        """Return -log p of each token from position `start` on, given the tokens before it; differentiable."""
         labels = torch.tensor(ids[start:], device=self.device)
         # logits of the prompt would take as much memory as all other activations together
         more = {"logits_to_keep": len(labels)} if self._can_limit_logits else {}
@@ -128,12 +128,12 @@ class LiveModel:
         return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
     def negative_log_likelihoods(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """As `losses`, without gradients, in float64 on the CPU."""
+        """Return `losses` without gradients, as float64 on the CPU."""
         with torch.inference_mode(), self._naming_memory(ids):
             return self.losses(ids, start).double().cpu()
 
     def run_layers(self, ids: Sequence[int]) -> None:
-        """Run the layers without the output head, while inputs are recorded."""
+        """Run the layers without the output head, to record their inputs."""
         with torch.inference_mode(), self._naming_memory(ids), self._naming_code():
             self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
 
@@ -142,7 +142,7 @@ class LiveModel:
 
     @contextmanager
     def _naming_code(self) -> Iterator[None]:
-        """Name an error of the model's own code, apart from those of ramerge's hooks in it."""
+        """Report an error of the model's own code, unlike errors of ramerge's hooks in it."""
         try:
             yield
         except (torch.cuda.OutOfMemoryError, MemoryError):
@@ -168,10 +168,10 @@ class LiveModel:
         ends: Sequence[int],
         draws: LogitsProcessor | None = None,
     ) -> list[list[int]]:
-        """Generate continuations of prompts, at most `most` tokens each, with the token that ends them.
+        """Generate continuations of prompts, at most `most` tokens each, including the end token.
 
         Args:
-            pad: the token id in front of shorter prompts, which is masked.
+            pad: the token id that fills shorter prompts on the left; it is masked.
         """
         longest = max(map(len, prompts))
         ids = torch.tensor([[pad] * (longest - len(one)) + list(one) for one in prompts], device=self.device)
@@ -192,9 +192,9 @@ class LiveModel:
 
 
 class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not typed for mypy
-    """Makes the largest logit a sample: with Gumbel noise, it is distributed as the softmax at a temperature.
+    """Makes greedy generation sample: with Gumbel noise, the largest logit is a draw from the softmax at a temperature.
 
-    Each prompt has noise of its own, so its continuation does not depend on the other prompts of a batch.
+    Each prompt has its own noise, so its continuation does not depend on the other prompts of a batch.
     Source: Maddison, Tarlow and Minka, A* Sampling, 2014, arXiv 1411.0030, section 2.
     """
 
@@ -204,16 +204,16 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not
         self._generators = [np.random.default_rng(int.from_bytes(digest, "big")) for digest in digests]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The logits of the next token of each prompt, with noise."""
+        """Return the logits of the next token of each prompt, with noise."""
         noise = np.stack([one.gumbel(size=scores.shape[-1]) for one in self._generators])
         return scores.float() / self._temperature + torch.from_numpy(noise).to(scores.device, torch.float32)
 
 
 def _writable_parts(model: Any) -> dict[str, torch.Tensor]:
-    """For each name that a checkpoint may have, the part of a parameter or buffer that holds its elements.
+    """Map each name that a checkpoint may have to the part of a parameter or buffer that holds the tensor.
 
-    Where transformers stores a copy of what the model has fused, such as the two projections of an expert, it is looked
-    for in the fused tensor by its first row.
+    If transformers splits a fused tensor when it saves (such as an expert's two projections), each part is located in
+    the fused tensor by its first row.
     """
     state = model.state_dict()  # also buffers that checkpoints store, such as biases that balance the use of experts
     memory = {each.untyped_storage().data_ptr() for each in state.values()}
@@ -241,7 +241,7 @@ def _writable_parts(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _load_model(folder: Path, dtype: str) -> Any:
-    """Load the model on the CPU, in evaluation mode; refuse a model with weights that transformers would make up."""
+    """Load the model on the CPU, in evaluation mode; refuse it if transformers would initialize missing weights."""
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     key = "dtype" if version >= (4, 56) else "torch_dtype"
     model, report = _load_from_folder(
@@ -262,7 +262,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def _load_from_folder(kind: Any, folder: Path, **options: Any) -> Any:
-    """Load a model or tokenizer from a folder alone, without running code from it."""
+    """Load a model or tokenizer from local files, without running code from the folder."""
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:  # transformers and what it calls raise anything over files that are not what they should
@@ -275,7 +275,7 @@ def _load_from_folder(kind: Any, folder: Path, **options: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Context in which transformers prints no messages and bars."""
+    """A context in which transformers prints no messages and progress bars."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -289,7 +289,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Context in which torch uses `number` threads."""
+    """A context in which torch uses `number` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:
@@ -300,7 +300,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
-    """Context that says which data do not fit into a device's memory, with advice."""
+    """A context that reports which data do not fit into a device's memory, with advice."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -308,10 +308,10 @@ def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None
 
 
 def to_checkpoint_names(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors of a model's state dict, or others of these shapes, under all names that a checkpoint may have.
+    """Return tensors of a model's state dict, or others with these shapes, under all names that a checkpoint may have.
 
-    Versions of transformers rename, fuse and permute weights when they load some architectures. All of that moves
-    elements and changes none, so the way back is the same for weights and for what is computed for each of them.
+    Versions of transformers rename, fuse and permute weights when they load some architectures. This moves elements and
+    changes none, so it can be reverted for weights and for anything computed per weight.
     """
     renamed_values = dict(values)
     try:

@@ -1,4 +1,4 @@
-"""The base in memory, as a context that puts the weights of agents and merges into it."""
+"""The base in memory, as a context that can put the weights of agents and merges into it."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ _TINY = 5_000_000  # parameters
 
 
 def base_of(models: Recipe) -> str:
-    """The base of a recipe, which a calibration needs."""
+    """Return the base of a recipe, which a calibration needs."""
     if models.base is None:
         raise RecipeError("prompts need a base, whose model gets the weights of agents and merges; give --base")
     return models.base
 
 
 def require_extras(others: Mapping[str, Iterable[str]] | None = None) -> None:
-    """Refuse to run without torch and transformers, and without modules of other extras."""
+    """Refuse to run without torch and transformers, and without the modules of `others`, by extra."""
     if lacking := missing({"torch": _LIBRARIES, **(others or {})}, who="prompts need"):
         raise RecipeError(lacking)
 
 
 class LiveBase:
-    """A context with the loaded base, which can get the weights of agents and merges.
+    """A context with the loaded base, into which weights of agents and merges can be put.
 
     Attributes:
-        models: base and agents, with the keys of their recipe for reading, as `models_only` gives them.
+        models: base and agents, with the recipe's keys for reading them, as `models_only` returns them.
     """
 
     live: LiveModel
@@ -89,7 +89,7 @@ class LiveBase:
         self._stack.close()
 
     def unload(self) -> None:
-        """Free the memory of the model after the last reply and score."""
+        """Free the memory of the model when all replies and scores are done."""
         if hasattr(self, "live"):
             torch: Any = import_module("torch")
             del self.live
@@ -103,7 +103,7 @@ class LiveBase:
         self.dtype: str = setting if setting != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
-        """A folder with the base for transformers: its own, or one written for that."""
+        """Return a folder from which transformers can load the base: its own, or a converted copy."""
         base = plan.inputs.base.directory
         base_folder = here(base) if base is not None else None
         # transformers loads a folder as it is that has weights in files of its own format, which are not quantized
@@ -122,17 +122,19 @@ class LiveBase:
         return folder
 
     def check(self) -> None:
-        """Refuse, by headers, models that cannot be merged or gathered."""
+        """Check the headers, and refuse models that cannot be merged or gathered."""
         plans = [self.plan_of(name) for name in self.models.agents]
         if self._settings.gathers("importance") and any(tensor.originals for tensor in plans[0].tensors):
             raise PlanError("vocabularies of different sizes cannot be merged with importances; use another method")
 
     def plan_of_base(self) -> MergePlan:
-        """The plan that reads the base alone."""
+        """Return the plan that reads only the base."""
         return self._plan(self._base_alone()).details
 
     def plan_of(self, agent: str) -> MergePlan:
-        """The plan that reads one agent as a merge of all does, under the base's names, with its own tokenizer."""
+        """Return the plan that reads one agent as a merge of all agents does, under the base's names, with its own
+        tokenizer.
+        """
         if agent not in self._plans:
             self._plans[agent] = self._plan(self._one(agent)).details
         return self._plans[agent]
@@ -159,9 +161,9 @@ class LiveBase:
         self._put(self._in_numbers(plan))
 
     def _in_numbers(self, plan: ramerge.Plan) -> ramerge.Plan:
-        """A plan, or if its output is quantized, another one that reads this output and gives no codes.
+        """Return the plan, or if its output is quantized, a plan that reads this output as plain numbers.
 
-        The output is written for that, because only readers of files dequantize.
+        The output is written for this, because only readers of files dequantize.
         """
         if plan.problems or not plan.details.is_quantized:
             return plan
@@ -175,7 +177,8 @@ class LiveBase:
     def put_agent(self, agent: str) -> MergePlan:
         """Put the weights of one agent into the model in memory, with its own vocabulary; return the plan.
 
-        They are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its base.
+        The weights are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its
+        base.
         """
         plan = self._plan(self._one(agent).with_(dtype=self.dtype))
         rows = {
@@ -187,11 +190,11 @@ class LiveBase:
         return plan.details
 
     def put_base(self) -> None:
-        """Put the weights of the base into the model in memory; tokens that agents have added keep their rows."""
+        """Put the weights of the base into the model in memory; rows of tokens that agents have added stay."""
         self._put(self._plan(self._all(rules=[{"keep": "base"}], dtype=self.dtype)))
 
     def _put(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
-        """Put in the result of a plan; of some tensors `fewer` rows."""
+        """Load a plan's merged weights into the model. `fewer`: row counts of tensors that get fewer rows."""
         parts = [tensor.parts[0] for tensor in plan.details.tensors]
         rows = {part.name: part.shape[0] for part in parts if part.name.endswith((*EMBEDDINGS, *HEADS))}
         self.live.fit({**rows, **(fewer or {})}, untied=plan.details.config.untied)
@@ -199,7 +202,7 @@ class LiveBase:
             self.live.put(tensors)
 
     def tokenizer_of(self, agent: str | None = None) -> Any:
-        """The tokenizer of an agent: its own, or the base's if it has none; by default the base's."""
+        """Load an agent's tokenizer: its own, or the base's if it has none; without an agent, the base's."""
         module: Any = import_module("ramerge.calibration.live")
         plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
         if agent == "base":  # the word by which `companions` names the base

@@ -1,8 +1,8 @@
-"""A model whose weights are more than the memory of a device: those beyond it stay in main memory. Imports torch.
+"""A model whose weights exceed the memory of a device: the rest stay in main memory. Imports torch.
 
-A module whose weights stay there gets a copy of them for the time of its forward pass. The weights of the model are
-replaced where they lie, so what is put into it later is what is copied then. Libraries that offload weights take the
-parameters out of the model, which leaves nothing to put weights into, and nothing to know them by.
+A module whose weights stay there gets a copy of them during its forward pass. Weights are replaced in place,
+so each pass copies the newest. Libraries that offload weights take the parameters out of the model, so that nothing is
+left to put weights into, or to recognize them by.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 
 
 class Offloaded:
-    """The weights of a model on a device, as many as fit in a budget, in the order of the modules.
+    """A model with as many weights on a device as fit in a budget, in the order of the modules.
 
-    Gradients cannot be taken: weights are gone before a backward pass needs them.
+    Gradients are not supported: weights are freed before a backward pass needs them.
 
     Args:
-        budget: bytes of weights that stay on the device; those of one module more are copied there at a time.
+        budget: bytes of weights that stay on the device; in addition, one module's weights are copied there at a time.
     """
 
     def __init__(self, model: Any, device: torch.device, budget: int) -> None:
@@ -44,7 +44,7 @@ class Offloaded:
         self._resident = resident
 
     def home(self, weight: torch.Tensor) -> torch.Tensor:
-        """The original in main memory of a weight on the device; otherwise the weight itself."""
+        """Return the original, in main memory, of a weight on the device; or the weight itself if it is not a copy."""
         home = self._homes.get(weight.untyped_storage().data_ptr())
         if home is None:
             return weight

@@ -1,7 +1,7 @@
 """The user's prompts, with or without replies and rewards, from JSON Lines, Parquet, or a folder of rollouts.
 
-A record has a prompt, as text or as messages, and may have a reply and its reward. What trainers dump has the same
-under other names (`rollouts`). Several records of one prompt are several replies to it.
+A record has a prompt, as text or as messages, and may have a reply and its reward. Rollouts that trainers dump have the
+same under other names (`rollouts`). Several records of one prompt are several replies to it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _CONVERT = (
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply in a file of prompts, perhaps with its reward.
+    """A reply in a file of prompts, with its reward if known.
 
     Attributes:
         reward: its reward; None if unknown.
-        turns: messages of the agent and its tools between prompt and reply.
-        ids: token ids of prompt and reply, if the trainer kept them; they count more than any text.
-        start: where the reply begins in them.
+        turns: messages of the agent and its tools between the prompt and the reply.
+        ids: token ids of prompt and reply, if the trainer kept them; they take precedence over text.
+        start: the position in `ids` where the reply begins.
     """
 
     text: str
@@ -56,41 +56,41 @@ class Prompt:
     """A prompt and the replies to it in the files.
 
     Attributes:
-        text: the prompt; None if it is messages.
+        text: the prompt; None if it is a list of messages.
         messages: the conversation up to the reply; empty if it is a text.
-        replies: in the order of the records, without those that are the same; the best and newest of very many.
-        about: further arguments of a reward function in verl's form: data source, ground truth, extra info.
+        replies: in the order of the records, without duplicates; if there are too many, the best and newest.
+        reward_fields: further arguments of a reward function in verl's form: data source, ground truth, extra info.
     """
 
     place: str
     text: str | None
     messages: tuple[Message, ...] = ()
     replies: tuple[Reply, ...] = ()
-    about: Mapping[str, object] = field(default_factory=dict, hash=False, compare=False)
+    reward_fields: Mapping[str, object] = field(default_factory=dict, hash=False, compare=False)
     state: State = "plain"
 
     @property
     def key(self) -> str:
-        """A text that is equal for equal prompts."""
+        """A text that is the same for equal prompts."""
         return dumped([self.text, [dict(message) for message in self.messages]], indent=None)
 
     @property
     def best(self) -> Reply:
-        """The reply with the highest reward; of equals the last, which trainers write last. There must be one."""
+        """The reply with the highest reward; of equals the last, because trainers append. There must be a reply."""
         return max(reversed(self.replies), key=_worth)
 
 
 def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Prompt]:
-    """Read the prompts of a file, or of all files of a folder; each once, with all replies to it.
+    """Read the prompts of a file, or of all files of a folder, each with all its replies.
 
-    Files are read as a stream: in memory are only the prompts that are drawn.
+    Files are streamed; only the drawn prompts are held in memory.
 
     Args:
         path: JSON Lines, Parquet, slime's rollouts, or a folder of such files, as trainers dump them.
-        seed: the seed of the draw, which depends on the prompts and not on their order.
+        seed: the seed of the draw, which depends on the prompts, but not on their order.
 
     Raises:
-        InputError: a file cannot be read, holds no prompt, or has records that are wrong; with the first ten problems.
+        InputError: a file cannot be read, holds no prompt, or has wrong records; the first ten problems are listed.
 
     Example:
         >>> [prompt.text for prompt in read_prompts(Path("code.jsonl"), 1)]  # doctest: +SKIP
@@ -117,9 +117,9 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
 
 class _Draw:
-    """The prompts drawn by seed: those with the smallest digests, with their replies, in their order.
+    """Draws prompts by seed: those with the smallest digests, with all their replies.
 
-    A prompt that is drawn in the end is among the smallest from the first time on, so all its replies are kept.
+    A prompt in the final draw is among the smallest from its first record on, so none of its replies is lost.
     """
 
     def __init__(self, most: int, seed: int) -> None:
@@ -129,7 +129,7 @@ class _Draw:
         self._largest: list[int] = []
 
     def add(self, prompt: Prompt) -> None:
-        """Keep a prompt if it is drawn so far; its replies if it was there."""
+        """Keep a prompt while it is among the drawn; add its replies if it is known."""
         digest = int.from_bytes(hashlib.sha256(f"{self._seed}\n{prompt.key}".encode()).digest(), "big")
         if (earlier := self.prompts.get(digest)) is not None:
             for reply in prompt.replies:
@@ -166,7 +166,7 @@ def _records(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file itself, or the files of a folder of rollouts in the order of their numbers: step 2 before step 10."""
+    """Return the file itself, or the files of a folder of rollouts ordered by number: step 2 before step 10."""
     if not path.is_dir():
         return [path]
     files = [each for each in path.rglob("*") if each.suffix in _READERS and each.name not in NO_ROLLOUTS]
@@ -220,7 +220,7 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
 
 
 def _prompt(place: str, rollout: Rollout) -> Prompt:
-    """The prompt of a rollout. Raises `ValueError` with its problem."""
+    """Convert a rollout into a prompt. Raises `ValueError` if it is invalid."""
     if isinstance(rollout.prompt, str):
         text, messages = _text("prompt", rollout.prompt), []
     else:
@@ -234,7 +234,7 @@ def _prompt(place: str, rollout: Rollout) -> Prompt:
     reply = None if reply_text is None else _reply(reply_text, rollout)
     # an empty reply has no likelihood: the agent generates one
     replies = () if reply is None or not (reply.text or reply.ids) else (reply,)
-    return Prompt(place, text, tuple(messages), replies, rollout.about, rollout.state)
+    return Prompt(place, text, tuple(messages), replies, rollout.reward_fields, rollout.state)
 
 
 def _reply(reply_value: object, rollout: Rollout) -> Reply:
@@ -274,7 +274,7 @@ def _text(what: str, value: str, *, may_be_empty: bool = False) -> str:
 
 
 def problems_of_names(agents: Sequence[str], prompts: Iterable[str]) -> list[str]:
-    """Problems of prompts for unknown agents, and of agents without prompts."""
+    """Return the problems: prompts for unknown agents, and agents without prompts."""
     names = [*prompts]
     return [
         *(f"--prompts {name}: {unknown('agent', name, agents)}" for name in names if name not in agents),
@@ -287,7 +287,7 @@ def problems_of_names(agents: Sequence[str], prompts: Iterable[str]) -> list[str
 
 
 def halves(prompts: Sequence[Prompt], seed: int = 0) -> tuple[list[Prompt], list[Prompt]]:
-    """Divide prompts into halves by seed: for statistics, and to score on. The first gets one more of an odd number.
+    """Divide prompts into two halves by seed, for statistics and for scoring. With an odd number, the first is larger.
 
     A half keeps the order of the prompts.
     """

@@ -141,11 +141,11 @@ class CalibrationSettings:
     )
 
     def gathers(self, what: str) -> bool:
-        """Whether recorded inputs or importances are gathered."""
+        """Whether to gather `what`: recorded inputs or importances."""
         return self.gather in (what, "all")
 
     def problems(self) -> list[str]:
-        """Problems of these settings, as sentences."""
+        """Return the problems of these settings, as sentences."""
         problems = [
             f"{name}: {quoted(value)} must be a whole number of at least {least}"
             for name, value, least in (
@@ -184,22 +184,22 @@ class CalibrationRecord(Displayed):
     """Record of the calibration of one agent.
 
     Attributes:
-        ramerge_version: the version that wrote it.
-        agent: its name.
-        fingerprint: of model, prompts and settings.
-        prompts: how many there are.
-        held_out: prompts that no statistic has seen.
-        generated: replies that the agent was asked for; the others came with the prompts.
-        rewarded: replies with a reward.
-        tokens: of all prompts and replies.
-        rows: tokens whose inputs are recorded; 0 if none are.
-        layers: weights whose inputs are recorded.
-        importances: tensors whose importances are estimated; 0 if none are.
-        device: where it ran, with the name of a GPU.
+        ramerge_version: the version that wrote the record.
+        agent: the agent's name.
+        fingerprint: the digest of model, prompts and settings.
+        prompts: the number of prompts.
+        held_out: the number of prompts that no statistic uses.
+        generated: the number of replies that the agent generated; the others came with the prompts.
+        rewarded: the number of replies with a reward.
+        tokens: the number of tokens of all prompts and replies.
+        rows: the number of tokens whose inputs are recorded; 0 if none are.
+        layers: the number of weights whose inputs are recorded.
+        importances: the number of tensors whose importances are estimated; 0 if none are.
+        device: the device on which the model ran, with the name of a GPU.
         dtype: the dtype in which the model computed.
         seconds: wall time.
         notes: remarks for the user.
-        digests: SHA-256 of the files, by name, by which damage is seen.
+        digests: SHA-256 of the files, by name, to detect damage.
 
     Example:
         >>> record = ramerge.calibrate("base", {"code": "coder"}, {"code": "c.jsonl"}, "out")["code"]  # doctest: +SKIP
@@ -229,9 +229,9 @@ class CalibrationRecord(Displayed):
         return {name: getattr(self, name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as plain values, as in `calibration.json`."""
+        """Return the record as plain values, as in `calibration.json`."""
         return vars(self) | {"notes": list(self.notes)}
 
     def to_json(self) -> str:
-        """The text of `calibration.json`."""
+        """Return the text of `calibration.json`."""
         return dumped(self.to_dict())

@@ -20,7 +20,7 @@ _TRUTH = "ground_truth"
 
 
 def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Mapping[str, object]) -> None:
-    """Refuse prompts without the ground truth that a reward function requires, before any agent generates."""
+    """Refuse prompts without the ground truth that the reward function requires, before any agent generates."""
     if not spec:
         return
     try:
@@ -28,7 +28,7 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
     except ValueError:  # of a function that is not written in Python
         return
     try:
-        signature.bind(solution_str="", **next((each.about for agent in prompts.values() for each in agent), {}))
+        signature.bind(solution_str="", **next((each.reward_fields for agent in prompts.values() for each in agent), {}))
     except TypeError as error:
         raise RecipeError(
             f"--reward {spec}: {error}; it must take verl's arguments, (data_source, solution_str, ground_truth, "
@@ -48,20 +48,20 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
 
 
 def _lacks_truth(prompt: Prompt) -> bool:
-    """Whether a prompt has no ground truth, and replies to it have no reward yet."""
+    """Whether a prompt has no ground truth although some reply needs a reward."""
     has_rewards = bool(prompt.replies) and all(reply.reward is not None for reply in prompt.replies)
-    return prompt.about.get(_TRUTH) is None and not has_rewards
+    return prompt.reward_fields.get(_TRUTH) is None and not has_rewards
 
 
 def reward_of(spec: str) -> RewardFunction | None:
-    """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None for no specification."""
+    """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None if `spec` is empty."""
     if not spec:
         return None
     function = _load_reward(spec)
 
     def reward(prompt: Prompt, text: str) -> float:
         try:
-            result = function(solution_str=text, **prompt.about)
+            result = function(solution_str=text, **prompt.reward_fields)
             value = result.get("score", result.get("reward")) if isinstance(result, Mapping) else result
             if not isinstance(value, int | float | np.number):
                 raise TypeError(f"it returned {value!r:.100}, and must return a number, or a mapping with score")

@@ -1,9 +1,9 @@
-"""The forms of files with prompts and replies: our own, and those of trainers' rollouts.
+"""The forms of files with prompts and replies: ramerge's own, and trainers' rollouts.
 
 A form is recognized by the keys of its records, and defines where prompt, reply and reward are. Texts come in three
-states. Plain text is what a user has written, and the tokenizer puts its special tokens in front. Rendered text is all
-that the model has read, with special tokens. Decoded text has lost its special tokens (`skip_special_tokens`), those of
-the chat template too, and its replies have lost the token that ends them.
+states. Plain text is written by a user; the tokenizer puts its special tokens in front. Rendered text is all that the
+model has read, with special tokens. Decoded text has lost all special tokens (`skip_special_tokens`), even those of the
+chat template, and its replies have lost the end token.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ State = Literal["plain", "rendered", "decoded"]
 
 @dataclass(frozen=True)
 class Rollout:
-    """A prompt and perhaps a reply of a record, unchecked.
+    """A record's prompt, and its reply if there is one, unchecked.
 
     Attributes:
-        reward: a number; None if it is not known.
-        about: arguments of a reward function: data source, ground truth, extra info.
+        reward: a number; None if unknown.
+        reward_fields: arguments of a reward function: data source, ground truth, extra info.
         ids: all token ids of prompt and reply; empty if the trainer has not kept them.
-        start: where in `ids` the last words of the model begin.
+        start: the position in `ids` where the model's last reply begins.
     """
 
     prompt: object
     reply: object = None
     reward: object = None
     state: State = "plain"
-    about: Record = field(default_factory=lambda: _about(None, None, None))
+    reward_fields: Record = field(default_factory=lambda: _reward_fields(None, None, None))
     ids: Sequence[object] = ()
     start: int = 0
 
@@ -45,8 +45,8 @@ class Form:
     """The form of a program's rollouts.
 
     Attributes:
-        keys: that its records have, and those of the forms after it do not.
-        read: the rollouts of a record; none if it failed. Raises `ValueError` with the problem.
+        keys: keys that its records have, and records of the forms after it do not have.
+        read: returns the rollouts of a record; none if it failed. Raises `ValueError` if the record is invalid.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Form:
 
 
 def rollouts_of(record: object) -> Iterable[Rollout]:
-    """The rollouts of a record of any form.
+    """Return the rollouts of a record of any form.
 
     Raises:
-        ValueError: it has none of the forms.
+        ValueError: the record has none of the forms.
 
     Example:
         >>> [rollout.reply for rollout in rollouts_of({"prompt": "2 + 2 =", "reply": "4"})]
@@ -76,17 +76,17 @@ def _own(record: Record) -> Iterator[Rollout]:
     reply = _first(record, "reply", "completion", "response", "output")
     model = record.get("reward_model")
     truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
-    about = _about(record.get("data_source"), truth, record.get("extra_info"))
-    yield Rollout(prompt, reply, _first(record, "reward", "score"), about=about)
+    reward_fields = _reward_fields(record.get("data_source"), truth, record.get("extra_info"))
+    yield Rollout(prompt, reply, _first(record, "reward", "score"), reward_fields=reward_fields)
 
 
 def _verl(record: Record) -> Iterator[Rollout]:
-    about = _about(record.get("data_source"), record.get("gts"), record.get("extra_info"))
-    yield Rollout(record["input"], record["output"], record["score"], "decoded", about)
+    reward_fields = _reward_fields(record.get("data_source"), record.get("gts"), record.get("extra_info"))
+    yield Rollout(record["input"], record["output"], record["score"], "decoded", reward_fields)
 
 
 def _trl(record: Record) -> Iterator[Rollout]:
-    """A column for each reward function stands behind the completion, as float64; NaN where it does not apply."""
+    """Columns after the completion hold the reward of each reward function, as float64; NaN if it does not apply."""
     columns = list(record)
     between = columns[columns.index("completion") + 1 : columns.index("advantage")]
     rewards = [record[name] for name in between if isinstance(record[name], float) and not math.isnan(record[name])]
@@ -96,11 +96,11 @@ def _trl(record: Record) -> Iterator[Rollout]:
 def _skyrl(record: Record) -> Iterator[Rollout]:
     score = record["score"]
     extras = _mapping(record.get("env_extras"))
-    about = _about(
+    reward_fields = _reward_fields(
         record.get("data_source"), _mapping(extras.get("reward_spec")).get("ground_truth"), extras.get("extra_info")
     )
     reward = sum(score) if isinstance(score, list) and all(isinstance(each, float | int) for each in score) else score
-    yield Rollout(record["input_prompt"], record["output_response"], reward, "rendered", about)
+    yield Rollout(record["input_prompt"], record["output_response"], reward, "rendered", reward_fields)
 
 
 def _slime(record: Record) -> Iterator[Rollout]:
@@ -117,19 +117,19 @@ def _slime(record: Record) -> Iterator[Rollout]:
         mask = record.get("loss_mask")
         mask = mask if isinstance(mask, list) and len(mask) == length else [1] * length
         ids, start = _last_words(tokens, [0] * (len(tokens) - length) + mask)
-    about = _about(None, record.get("label"), record.get("metadata"))
-    yield Rollout(record["prompt"], record["response"], reward, "rendered", about, ids, start)
+    reward_fields = _reward_fields(None, record.get("label"), record.get("metadata"))
+    yield Rollout(record["prompt"], record["response"], reward, "rendered", reward_fields, ids, start)
 
 
 def _prime_rl(record: Record) -> Iterator[Rollout]:
-    for trace in _list(record["traces"]):
+    for trace in _list_or_empty(record["traces"]):
         if isinstance(trace, Mapping) and _mapping(trace.get("agent")).get("trainable", True):
             yield from _trace(trace)
 
 
 def _trace(record: Record) -> Iterator[Rollout]:
-    """Rollouts of a trace: a graph of messages, each with its tokens; the model's last message is the reply."""
-    nodes = [_mapping(node) for node in _list(record.get("nodes"))]
+    """Return the rollouts of a trace, a graph of messages with tokens; the model's last message is the reply."""
+    nodes = [_mapping(node) for node in _list_or_empty(record.get("nodes"))]
     last = max((place for place, node in enumerate(nodes) if node.get("sampled")), default=None)
     if last is None:
         return
@@ -137,8 +137,8 @@ def _trace(record: Record) -> Iterator[Rollout]:
     while isinstance(parent := nodes[path[-1]].get("parent"), int) and 0 <= parent < path[-1]:
         path.append(parent)
     nodes = [nodes[place] for place in reversed(path)]
-    tokens = [token for node in nodes for token in _list(node.get("token_ids"))]
-    mask = [each for node in nodes for each in _list(node.get("mask"))]
+    tokens = [token for node in nodes for token in _list_or_empty(node.get("token_ids"))]
+    mask = [each for node in nodes for each in _list_or_empty(node.get("mask"))]
     ids, start = _last_words(tokens, mask) if len(tokens) == len(mask) else ((), 0)
     messages = [_mapping(node.get("message")) for node in nodes]
     if not ids and any(message.get("tool_calls") for message in messages):
@@ -162,12 +162,14 @@ def _trace(record: Record) -> Iterator[Rollout]:
         if not isinstance(score, int | float) or not isinstance(weight, int | float):
             raise ValueError("rewards must be numbers, or objects with score and weight")
         rewards.append(float(score * weight))
-    about = _about(None, data.get("answer"), data)
-    yield Rollout(questions, turns[len(questions) :], sum(rewards) if rewards else None, "plain", about, ids, start)
+    reward_fields = _reward_fields(None, data.get("answer"), data)
+    yield Rollout(
+        questions, turns[len(questions) :], sum(rewards) if rewards else None, "plain", reward_fields, ids, start
+    )
 
 
 def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
-    """The ids up to the last sampled one, and the beginning of the last sampled run."""
+    """Return the ids up to the last sampled id, and the start of the last sampled run."""
     end = len(mask)
     while end and not mask[end - 1]:
         end -= 1
@@ -177,7 +179,7 @@ def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence
     return (ids[:end], start) if start > 0 else ((), 0)
 
 
-def _about(source: object, truth: object, extra: object) -> dict[str, object]:
+def _reward_fields(source: object, truth: object, extra: object) -> dict[str, object]:
     return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping(extra))}
 
 
@@ -189,7 +191,7 @@ def _mapping(value: object) -> Record:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: object) -> list[object]:
+def _list_or_empty(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
@@ -206,7 +208,7 @@ FORMS = tuple(
         ("ramerge", "", _own),
     )
 )
-"""All forms; the first whose keys a record has counts."""
+"""All forms; the first form whose keys a record has applies."""
 
 NO_ROLLOUTS = frozenset({"aggregated_results.jsonl", "metrics.jsonl"})
-"""Files that SkyRL and prime-rl write among rollouts, which hold figures."""
+"""Files with metrics that SkyRL and prime-rl write among rollouts."""

@@ -1,4 +1,4 @@
-"""A model that replies to prompts, with the weights that are in memory and its tokenizer. Imports torch."""
+"""A model that replies to prompts, with the weights in memory and its tokenizer. Imports torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Speaker:
     """A model that replies: the current weights and their tokenizer.
 
     Attributes:
-        most_new: tokens of a generated reply.
+        most_new: the most tokens of a generated reply.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Speaker:
 
     @property
     def pad(self) -> int:
-        """The id of the token that fills up a batch."""
+        """The id of the token that fills shorter sequences of a batch."""
         pad = self.tokenizer.pad_token_id
         return int(pad if pad is not None else (self.ends or (0,))[0])
 
     def most_for(self, *prompts: Sequence[int]) -> int:
-        """The most tokens of replies to a batch of prompts."""
+        """Return the most tokens of replies to a batch of prompts."""
         return max(1, min(self.most_new, self.length - max(map(len, prompts))))
 
     def first_reply(self, prompt: Prompt) -> Exchange | str:
-        """The best of the replies that come with a prompt, as token ids; or the problem with it."""
+        """Return the best of the replies that come with a prompt, as token ids; or the problem with it."""
         best = prompt.best
         if best.ids:
             token_ids = self.encoder.cut(best.ids[: best.start], best.ids[best.start :])
@@ -71,7 +71,7 @@ class Speaker:
         )
 
     def _example(self, prompt: Prompt, reply: Reply) -> Example:
-        """Prompt and reply as the encoder takes them."""
+        """Return prompt and reply in the encoder's form."""
         last_message = {"role": "assistant", "content": reply.text}
         if prompt.text is None:
             return ChatExample([*prompt.messages, *reply.turns, last_message])
@@ -83,12 +83,12 @@ class Speaker:
         return ChatExample([*messages, {**last_message, "content": beginning + reply.text}])
 
     def takes_as_plain(self, prompt: Prompt) -> bool:
-        """Whether a decoded prompt of a trainer is no conversation of the chat template."""
+        """Whether a trainer's decoded prompt is not a conversation in the chat template."""
         decoded = prompt.text is not None and prompt.state == "decoded" and not any(each.ids for each in prompt.replies)
         return decoded and self.encoder.conversation(prompt.text or "") is None
 
     def question(self, prompt: Prompt) -> tuple[list[int], bool] | str:
-        """The ids of a prompt with room for a reply, and whether they were cut; or the problem with it."""
+        """Return the ids of a prompt with room for a reply, and whether they were cut; or the problem with it."""
         chat = None
         if prompt.text is None:
             ids = self.encoder.prompt(ChatExample(prompt.messages))
@@ -107,7 +107,7 @@ class Speaker:
         return ids[-room:], len(ids) > room
 
     def check(self, ids: Sequence[int]) -> None:
-        """Refuse token ids outside of the model's vocabulary."""
+        """Refuse token ids beyond the model's vocabulary."""
         if max(ids) >= self.live.vocabulary:
             raise InputError(
                 f"{self.name}: token {max(ids)} is beyond the model's vocabulary of {self.live.vocabulary:,}; the "
@@ -115,7 +115,7 @@ class Speaker:
             )
 
     def replies(self, prompts: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange]:
-        """Generate replies to prompts, all at once; greedy, or sampled by a seed of each prompt."""
+        """Generate replies to prompts, all at once; greedy, or sampled with a seed for each prompt."""
         ends, asked = self.ends, [ids for _, ids, _ in prompts]
         seeds = [f"{self.seed}\n{prompt.key}" for prompt, _, _ in prompts]
         draws = SeededDraws(self.temperature, seeds) if self.temperature else None

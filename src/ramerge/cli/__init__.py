@@ -5,9 +5,9 @@ main         the group of commands, and the messages and exit codes for errors a
 commands     one function for each command of the core, without logic; features have commands of their own
 carry_out    the end of `merge`, `convert` and `soup`: plans, merges, and prints the result
 options      options and groups of options, each declared once, for all commands; `Session`, a run of the command line
-flags/       the words that name models and recipes: into a document, and out of one
-words        KEY=VALUE, values in YAML, `--vary`; for `flags` and commands
+flags/       the arguments that name models and recipes: reads a document from them, and writes it as them
+words        parses arguments: KEY=VALUE, values in YAML, `--vary`; for `flags` and commands
 terminal     prints lines, warnings, errors and tables, for all commands
 progress     shows progress on standard error: bars, lines or JSON
-summary      results in a few lines: of a merge, for `carry_out`; of a sweep, and the merging methods, for `commands`
+summary      short results: of a merge, for `carry_out`; of a sweep, and the merging methods, for `commands`
 """

@@ -29,11 +29,11 @@ def carry_out(
     Args:
         document: the recipe.
         out: the output, as for `plan`.
-        options: how it is carried out.
+        options: how to carry it out.
         kind: the kind of output, or its name.
-        quiet: whether nothing but problems and warnings is shown.
-        as_json: whether the record is printed, and no progress shown.
-        explain: whether columns of the summary are explained.
+        quiet: show only problems and warnings.
+        as_json: print the record as JSON, and show no progress.
+        explain: explain the columns of the summary.
 
     Raises:
         RamergeError: as for `plan` and `Plan.merge`.

@@ -47,7 +47,7 @@ _EVALUATION = ("eval", "table")
 
 
 class _Commands(click.Group):
-    """The group of everything in `COMMANDS`."""
+    """The group of all commands in `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS.usable())
@@ -88,7 +88,7 @@ def _stop_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Run the command; exit codes: 0 done, 2 the input, 1 the output or the machine, 128 + n signal n."""
+    """Run the command. Exit codes: 0 success, 2 wrong input, 1 failure of output or machine, 128 + n for signal n."""
     session = Session()
     atexit.register(_exit_at_once, session)  # the first that is registered is the last that runs
     fill_streams()
@@ -110,14 +110,16 @@ def main() -> NoReturn:
 
 
 def _exit_at_once(session: Session) -> NoReturn:
-    """End the process at once. All output is written, and a normal end of the compiler takes a quarter of a second."""
+    """End the process at once. All output is written already, and the compiler's normal exit takes a quarter of a
+    second.
+    """
     with suppress(OSError):
         sys.stderr.flush()
     os._exit(session.code)
 
 
 def _choose_warnings(session: Session) -> None:
-    """Show the warnings that are for users. Those of libraries are for developers."""
+    """Show warnings that are for users, not those of libraries, which are for developers."""
     show = warnings.showwarning
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -157,7 +159,7 @@ def _run_command(session: Session) -> int:
 
 
 def _about_option(error: click.ClickException) -> list[str]:
-    """Advice on options: of another form, or missing, or that models need; none for other errors."""
+    """Return advice on options that have another form, are missing, or that models need; empty for other errors."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     parameter_names = {each.name for each in context.command.params} if context else set()
     if "agents" in parameter_names and error.message.startswith("Got unexpected extra argument"):
@@ -201,7 +203,7 @@ def _in_words(error: Exception) -> tuple[Sequence[str], int]:
 
 
 def _author(error: Exception) -> str:
-    """The author of a defect: the plug-in in whose code the error was raised, with the line, or else ramerge."""
+    """Return who caused a defect: the plug-in whose code raised the error, with the line, or else ramerge."""
     from ramerge.core.registry import plugin_of
 
     frames = list(traceback.walk_tb(error.__traceback__))

@@ -22,13 +22,13 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 WORDS = "ramerge.words"
-"""The key of a command's words in the `meta` of its context."""
+"""The key of a command's arguments in the `meta` of its context."""
 _GROUPS = ("models", "prompts", "method", "search", "score", "output", "run", "remote")
 """The groups of options, in the order of `--help`; options without a group come last."""
 
 
 class GroupedOption(click.Option):
-    """An option that `--help` shows under a heading. An empty value, as of a variable of the shell, is refused.
+    """An option that `--help` shows under a heading. It refuses an empty value, as from an unset shell variable.
 
     Args:
         may_be_empty: whether an empty value has a meaning.
@@ -40,7 +40,7 @@ class GroupedOption(click.Option):
         self._may_be_empty = may_be_empty
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """Check that no value is empty. Defaults may be: they stand for no value."""
+        """Refuse empty values. Defaults may be empty: they stand for no value."""
         is_explicit = self.name is not None and ctx.get_parameter_source(self.name) is not ParameterSource.DEFAULT
         if (
             is_explicit
@@ -54,8 +54,8 @@ class GroupedOption(click.Option):
 class GroupedCommand(click.Command):
     """A command whose `--help` shows options in groups.
 
-    Its function may have an attribute `late`, which gives parameters that are slow to find. It is called when the
-    command is used, not when it is listed.
+    Its function may have an attribute `late`, a function that returns parameters that are slow to find. It is called
+    when the command is used, not when it is listed.
     """
 
     def __init__(self, *words: Any, **more: Any) -> None:
@@ -65,7 +65,7 @@ class GroupedCommand(click.Command):
 
     @property
     def params(self) -> list[click.Parameter]:
-        """All parameters, those that are found late among them."""
+        """All parameters, including the late ones."""
         if self._late is not None:
             late, self._late = self._late(), None
             self._params = [*self._params, *late]
@@ -108,7 +108,7 @@ command = partial(click.command, cls=GroupedCommand)
 
 
 def option(group: str, *words: str, **more: Any) -> Decorator:
-    """Like `click.option`, for an option of a group."""
+    """Like `click.option`, for an option in a group."""
     return click.option(*words, cls=GroupedOption, group=group, **more)
 
 
@@ -116,11 +116,11 @@ def option(group: str, *words: str, **more: Any) -> Decorator:
 
 
 _PARTS = {"upload": Upload, "ray": Ray}
-"""Fields of `Options` that are objects, each with options of its own."""
+"""Fields of `Options` that are objects, each with its own options."""
 
 
 def run_options(*names: str) -> Decorator:
-    """Options for these fields of `Options`; the command gets all of them as one argument, `options`."""
+    """Add the options for these fields of `Options`; the command gets all of them as one argument, `options`."""
     own = {key: tuple(about) for key, *about in settings_of(Options)}
     settings: dict[str, tuple[object, Setting]] = {}  # by keys such as `threads` or `upload.staging_dir`
     for name in names:
@@ -164,13 +164,13 @@ def _setting_option(key: str, default: object, setting: Setting) -> Decorator:
 
 
 def options_of(settings: type, argument: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Decorator:
-    """Options of a command for the fields of a class of settings.
+    """Add options to a command for the fields of a class of settings.
 
     Args:
         settings: a dataclass whose fields `about` describes.
         argument: the command gets the settings under this name.
         only: names of the fields that become options; by default all. The others keep their defaults.
-        without: names of fields that become none.
+        without: names of fields that do not become options.
     """
     options_of_settings = [
         each for each in settings_of(settings) if each[0] in (only or (each[0],)) and each[0] not in without
@@ -191,12 +191,12 @@ def options_of(settings: type, argument: str, *, only: Sequence[str] = (), witho
 
 
 def _is_left_out(value: object) -> bool:
-    """Whether an option was not given: it has no value, or is a flag. 0 is a value, although it equals False."""
+    """Whether an option was not given: it has no value, or is an unset flag. 0 is a value, although it equals False."""
     return value is None or value is False or value == ()
 
 
 def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
-    """The keywords of `ray.init` from `--ray-init KEY=VALUE`; dots lead into mappings."""
+    """Parse the keywords of `ray.init` from `--ray-init KEY=VALUE`; dots lead into nested mappings."""
     from ramerge.cli.words import pairs, parse_scalar
 
     arguments: dict[str, object] = {}
@@ -219,10 +219,10 @@ def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
 
 
 class _Path(click.Path):
-    """A path on this machine, or as text also a remote place.
+    """A local path, or as text also a remote location.
 
-    An empty one is refused, because it would be the working folder; and so is a remote one, of which `Path` would make
-    a local one.
+    An empty path is refused, because it would mean the working folder; so is a remote location as a `Path`, which would
+    make it local.
     """
 
     def __init__(self, kind: type[Path] | type[str] = Path) -> None:
@@ -262,7 +262,7 @@ class Session:
     """One run of the command line.
 
     Attributes:
-        code: the exit code; an unforeseen ending is a failure.
+        code: the exit code; 1 until a command succeeds.
     """
 
     debug: bool = False
@@ -275,7 +275,7 @@ def _set_debug(context: click.Context, _option: click.Parameter, value: bool) ->
         import logging  # here, because `--help` does without
 
         class TerminalHandler(logging.Handler):
-            """Lines on standard error, in which untrusted text is escaped: seconds since the start, and the message."""
+            """Writes lines to standard error, with untrusted text escaped: seconds since the start, and the message."""
 
             def emit(self, record: logging.LogRecord) -> None:
                 complain("debug", f"{record.relativeCreated / 1000:8.3f}  {record.getMessage()}")
@@ -302,17 +302,17 @@ TALK: tuple[Decorator, ...] = (_QUIET, DEBUG)
 
 
 def as_json(what: str) -> Decorator:
-    """The option `--json`, which prints `what` instead of lines for people."""
+    """The option `--json`, which prints `what` instead of readable text."""
     return option("output", "--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
 
 
 def printing(what: str) -> Decorator:
-    """Options for a command's answer: `--json`, which prints `what`, `--quiet` and `--debug`."""
+    """Options for a command's output: `--json`, which prints `what`, `--quiet` and `--debug`."""
     return options(as_json(what), *TALK)
 
 
 def options(*decorators: Decorator) -> Decorator:
-    """Several options at once, in the order in which `--help` shows them."""
+    """Combine several options, in the order in which `--help` shows them."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for decorator in reversed(decorators):
@@ -378,7 +378,7 @@ SHARD_SIZE: Decorator = option(
 
 
 def _kind_options() -> list[click.Parameter]:
-    """The flag `--as-NAME` and the options of each kind of output other than a checkpoint."""
+    """Yield the flag `--as-NAME` and the options of each kind of output other than a checkpoint."""
     from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
     def bare(**_: object) -> None:
@@ -393,10 +393,10 @@ def _kind_options() -> list[click.Parameter]:
 
 
 def as_kind(function: Callable[..., None]) -> Callable[..., None]:
-    """The options of all kinds of output, which the command gets as one argument, `kind`.
+    """Add the options of all kinds of output; the command gets them as one argument, `kind`.
 
     Raises:
-        UsageError: of several kinds, or of a setting without its kind.
+        UsageError: several kinds are given, or a setting without its kind.
     """
 
     @wraps(function)
@@ -440,5 +440,5 @@ RECIPE: tuple[Decorator, ...] = (
     printing("the result"),
 )
 LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
-"""Fields of `Options` that every command takes that reads models."""
+"""Fields of `Options` for every command that reads models."""
 MERGE: Decorator = run_options(*LIMITS, "device", "cache", "overwrite", "fresh", "upload", "ray")

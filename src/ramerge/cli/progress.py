@@ -14,7 +14,9 @@ from ramerge.core.foundation.progress import Listener, Progress, silence
 from ramerge.core.foundation.signals import raise_dropped
 
 FORM = "RAMERGE_PROGRESS"
-"""The variable that chooses how progress is shown: `json`, for programs that run commands, also with `--quiet`."""
+"""The environment variable that selects the form of progress: `json`, for programs that run commands, also with
+`--quiet`.
+"""
 
 _SECONDS_BETWEEN_OBJECTS = 0.1
 _SECONDS_BETWEEN_LINES = 30.0
@@ -26,9 +28,9 @@ _WIDEST_BAR = 40
 
 @contextmanager
 def shown(*, quiet: bool) -> Iterator[Listener]:
-    """A listener that shows events until the `with` block ends; with `quiet`, it shows nothing.
+    """Return a listener that shows events until the `with` block ends; with `quiet`, it shows nothing.
 
-    At each event a stop that was dropped is raised (`signals.raise_dropped`).
+    Each event also raises a signal that was dropped before (`signals.raise_dropped`).
     """
     with ExitStack() as stack:
         show: Listener = _Lines()
@@ -47,7 +49,7 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
 
 
 def _is_open(event: Progress) -> bool:
-    """Whether the total is unknown: kernels come one after another."""
+    """Whether the total is unknown, as for kernels, which are compiled as needed."""
     return event.unit == "kernels"
 
 
@@ -56,7 +58,7 @@ def _title(event: Progress) -> str:
 
 
 class _Figures:
-    """The figures of each stage: amount, speed, and time left.
+    """Formats the figures of each stage: amount, speed, and time left.
 
     Speed is measured from the first block on, because kernels may be compiled before it.
     """
@@ -87,7 +89,9 @@ class _Figures:
 
 
 class _Lines:
-    """A line when a stage is complete, and one every 30 seconds before that. One without a total has one at first."""
+    """Prints a line when a stage is complete, and every 30 seconds before. A stage without a total gets a line at
+    first.
+    """
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -107,7 +111,7 @@ class _Lines:
 
 
 class _JsonLines:
-    """Events as JSON, an object a line: at most ten a second of a stage, and the first and the last of each."""
+    """Prints events as JSON, one object per line: at most ten a second for each stage, and its first and last."""
 
     def __init__(self) -> None:
         self._last_object: tuple[type, str, float] | None = None

@@ -1,4 +1,4 @@
-"""The entry point of the process. It imports nothing slow, so that signals are handled from the beginning.
+"""The entry point of the process. It imports nothing slow, so that signals are handled from the start.
 
 Until `main` handles signals, a signal ends the process at once, with the same message as later.
 """

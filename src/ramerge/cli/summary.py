@@ -1,4 +1,4 @@
-"""Results of commands of the core in a few lines: a merge, a sweep, the merging methods."""
+"""Short results of the core's commands: a merge, a sweep, the merging methods."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_NAMES = 4
 
 
 def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
-    """A merged checkpoint at `out` in a few lines, the result first.
+    """Describe a merged checkpoint at `out` in a few lines, the result first.
 
     Args:
-        explain: whether columns are explained, and minor facts get a line, too.
+        explain: explain the columns, and add details.
     """
     from rich.filesize import decimal
 
@@ -50,7 +50,9 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
 
 
 def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
-    """The points of a sweep: their values, the method's figures of every agent, and the place of each checkpoint."""
+    """Describe the points of a sweep: their values, the method's figures for every agent, and the path of each
+    checkpoint.
+    """
     columns = METHODS[records[0].method].columns[-1:]  # the figure that parameters change: lambda, or the kept share
     names = folders_of([record.point for record in records])
     # names of folders show the varied values, unless they would be too long; alone they would be no table
@@ -74,7 +76,7 @@ def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
 
 
 def method_texts(descriptions: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Merging methods, as `methods.registry.describe` has them, in lines for `ramerge methods NAME`."""
+    """Describe merging methods, as returned by `methods.registry.describe`, in lines for `ramerge methods NAME`."""
     lines = []
     for name, method in descriptions.items():
         lines += [f"{name}: {method['title']}", f"    {method['formula']}", f"    {method['source']}"]

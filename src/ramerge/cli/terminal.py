@@ -44,7 +44,7 @@ def _printable(line: str) -> str:
 
 
 def _from_here(line: str) -> str:
-    """The line with paths in the working folder as the user would type them."""
+    """Shorten paths in the working folder to the form that a user would type."""
     with suppress(OSError):  # the working folder may have been removed
         here = Path.cwd()
         return re.sub(rf"(?<![\w./~-]){re.escape(str(here))}/(?=[^\s/])", "", line) if here.name else line
@@ -58,7 +58,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def warn_of_launcher(environment: Mapping[str, str] = os.environ) -> None:
-    """Warn if a launcher has started this command several times: each process would do all of the work."""
+    """Warn if a launcher has started this command several times, because each process would do all of the work."""
     several = [name for name in _LAUNCHER_VARIABLES if environment.get(name, "1").strip() not in ("", "0", "1")]
     for name in several[:1]:
         text = "a launcher has started this command several times, and each process does all of the work; start it once"
@@ -66,7 +66,7 @@ def warn_of_launcher(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def reminder(warnings: Iterable[str]) -> list[str]:
-    """The last line of a report that stands below warnings; none without warnings."""
+    """Return the last line of a report with warnings above it; empty without warnings."""
     count = len({*warnings})
     if not count:
         return []
@@ -84,13 +84,13 @@ def fail(problems: Sequence[str], code: int) -> int:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Lines of a table: the first column is aligned to the left, the others to the right.
+    """Format a table as lines: the first column is aligned to the left, the others to the right.
 
     Args:
         head: names of the columns.
         rows: the cells.
-        width: of a line; by default the terminal's, or 80. Columns that do not fit stand in further blocks below, each
-            of which begins with the first column.
+        width: the width of a line; by default the terminal's, or 80. Columns that do not fit go into further blocks
+            below, each of which repeats the first column.
     """
     cells = [[one_line(text) for text in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]

@@ -1,4 +1,4 @@
-"""Words of a command line that hold keys, values, and values written in YAML."""
+"""Parses command-line arguments that hold keys, values, and values in YAML."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ramerge.core.foundation.text import TOO_LARGE, UNREADABLE, brief, is_too_la
 
 
 def parse_scalar(text: str, flag: str = "") -> object:
-    """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text.
+    """Parse the value of `--set key=text` as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays
+    text.
 
     Args:
         text: the value as written.
         flag: the flag that it belongs to, such as `--set key`, for messages.
 
     Raises:
-        RecipeError: it holds a whole number of more than 63 bits.
+        RecipeError: the value holds a whole number of more than 63 bits.
     """
     try:
         value: object = YAML(typ="safe", pure=True).load(text)
@@ -33,7 +34,7 @@ def parse_scalar(text: str, flag: str = "") -> object:
 
 
 def stays_text(text: str) -> bool:
-    """Whether `parse_scalar` gives this text back."""
+    """Whether `parse_scalar` returns this text unchanged."""
     try:
         return parse_scalar(text) == text
     except RecipeError:
@@ -41,7 +42,7 @@ def stays_text(text: str) -> bool:
 
 
 def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
-    """Values of `--vary KEY=V,V,...`; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas."""
+    """Parse the values of `--vary KEY=V,V,...`, or a YAML list, such as `[[1, 2], [3, 4]]`, for values with commas."""
     values_by_key: dict[str, list[object]] = {}
     for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
         values = parse_scalar(text, f"--vary {key}") if text.startswith("[") else None
@@ -55,10 +56,10 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
 
 
 def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
-    """Keys and values of the words `KEY=VALUE` of a flag.
+    """Parse the values `KEY=VALUE` of a flag.
 
     Args:
-        form: their form, for messages.
+        form: the expected form, for messages.
     """
     parts = [(text, *text.partition("=")) for text in texts]
     wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in parts if not left or not right]
@@ -68,7 +69,7 @@ def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
 
 
 def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
-    """Values of the words `KEY=VALUE` of a flag by key, each given once.
+    """Parse the values `KEY=VALUE` of a flag into a mapping; each key may occur once.
 
     Raises:
         RecipeError: as for `pairs`, or a key is given twice.
@@ -81,7 +82,7 @@ def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
 
 
 def one_agent(texts: Iterable[str]) -> tuple[str, str]:
-    """Name and model of `--agent`, for a command that takes one."""
+    """Return name and model of `--agent`, for a command that takes exactly one agent."""
     agents = pairs("--agent", texts, "NAME=MODEL, such as --agent code=./coder")
     if len(agents) != 1:
         raise RecipeError(f"--agent: exactly one agent is needed, not {len(agents)}: --agent NAME=MODEL")

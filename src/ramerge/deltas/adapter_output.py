@@ -1,4 +1,4 @@
-"""A merge as a LoRA adapter of PEFT, `ramerge merge --as-adapter`: its sink, and its files at the end."""
+"""Writes a merge as a LoRA adapter of PEFT, `ramerge merge --as-adapter`: its sink, then its files."""
 
 from __future__ import annotations
 
@@ -43,11 +43,13 @@ from ramerge.sdk.text import dumped, quantity, quoted
 WEIGHTS = "adapter_model.safetensors"
 _PIECE = 1 << 22
 _MUCH = 0.1
-"""A larger share of the updates' norm that is lost is a warning; the default energy loses at most this."""
+"""A larger lost share of the updates' norm causes a warning; the default energy loses at most this much."""
 
 
 class MergedTensors(Sink):
-    """Sink of a merge as an adapter: leaves merged tensors of some numbers in a spool, and drops others. Pickles."""
+    """Sink of a merge as an adapter: stores the merged tensors that it needs in a spool, and drops others. Can be
+    pickled.
+    """
 
     in_order = False
 
@@ -80,7 +82,7 @@ def _tensors_on_disk(plan: MergePlan) -> list[int]:
 
 
 def slots_of(plan: MergePlan) -> SpoolSlots:
-    """Slots of the spool for the merged tensors that are compared with the base's."""
+    """Return the slots of the spool, for the merged tensors that are compared with the base's."""
     tensors = [plan.tensors[number] for number in _tensors_on_disk(plan)]
     return SpoolSlots([SpooledTensor(one.name, one.dtype, one.base.shape, "whole") for one in tensors])
 
@@ -129,7 +131,7 @@ model = PeftModel.from_pretrained(base, {folder})
 
 
 class _Adapter:
-    """The tensors of an adapter, made one after another, and the sentences about them."""
+    """The tensors of an adapter, made one after another, and sentences about them."""
 
     def __init__(self, plan: MergePlan, passes: Passes, spool: Spool, files: Files, entries: _Entries) -> None:
         self._plan, self._adapter = plan, _adapter(plan)
@@ -204,7 +206,7 @@ class _Adapter:
         )
 
     def _difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
-        """The merged task vector of elements of a tensor."""
+        """Return the merged task vector for some elements of a tensor."""
         with np.errstate(invalid="ignore"):  # Inf less Inf, if allow.non_finite accepts them
             return self._merged_numbers(number, start, stop) - _numbers(
                 reader, self._plan.tensors[number].base, start, stop
@@ -217,10 +219,10 @@ class _Adapter:
     # --- tensors that are no matrices --------------------------------------------------------------------------------
 
     def changed_others(self) -> list[str]:
-        """Names of changed tensors that are no matrices.
+        """Return the names of changed tensors that are not matrices.
 
         Raises:
-            WeightsError: there are some, and `save_modules` is off.
+            WeightsError: there are such tensors, and `save_modules` is off.
         """
         reader = Reader(self._files)
         changes = [
@@ -239,7 +241,7 @@ class _Adapter:
         return names
 
     def save(self, names: Iterable[str]) -> None:
-        """Append the modules of these tensors to the adapter, whole."""
+        """Append the whole modules of these tensors to the adapter."""
         reader = Reader(self._files)
         numbers = {tensor.name: number for number, tensor in enumerate(self._plan.tensors)}
         for name in names:
@@ -271,7 +273,7 @@ class _Adapter:
 
     @property
     def config(self) -> dict[str, object]:
-        """`adapter_config.json`. Every product is multiplied by alpha / rank = 1, also by programs without patterns."""
+        """`adapter_config.json`. Its alpha / rank is 1 for every product, also for programs that ignore patterns."""
         ranks = {module: factors.rank for module, factors in self._factors_by_module.items()}
         rank = max(ranks.values(), default=1)
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
@@ -305,7 +307,7 @@ class _Adapter:
 
     @property
     def description(self) -> str:
-        """The ranks of the adapter and its error, in one line."""
+        """Return the ranks of the adapter and its error, in one line."""
         factors_by_module = self._factors_by_module
         ranks = [each.rank for each in factors_by_module.values()]
         low, high = min(ranks, default=0), max(ranks, default=0)
@@ -323,7 +325,7 @@ class _Adapter:
 
     @property
     def warnings(self) -> list[str]:
-        """The warning that the factors lack much of the updates, if they do."""
+        """Return a warning if the factors lack much of the updates."""
         if overall(list(self._factors_by_module.values())) <= _MUCH:
             return []
         advice = "give a larger --rank, or --energy in place of it, or write the model or a delta (--as-delta)"
@@ -341,12 +343,12 @@ _NOTHING = np.empty((0, 0), np.float32)
 
 
 def _spans(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    """The elements of a tensor, a block at a time."""
+    """Yield the bounds of a tensor's blocks of elements."""
     return ((start, min(start + BLOCK, tensor.elements)) for start in range(0, tensor.elements, BLOCK))
 
 
 def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[np.float64]:
-    """Elements of a tensor in float64."""
+    """Read elements of a tensor as float64."""
     width, count = itemsize(tensor.dtype), stop - start
     data = np.zeros(-(-count * width // 4) * 4, np.uint8)
     reader.read(tensor, start, stop, data[: count * width])
@@ -356,10 +358,10 @@ def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[n
 
 
 class _Entries:
-    """The tensors of the adapter's file, in a spooled file: their ranks are not known before they are made.
+    """The tensors of the adapter's file, in a temporary file, because their ranks are unknown until they are made.
 
     Attributes:
-        entries: names, shapes and sizes in bytes, all float32.
+        entries: names, shapes and sizes in bytes; all tensors are float32.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -385,7 +387,7 @@ class _Entries:
         self.entries.append((name, "F32", list(shape), size))
 
     def copy_to(self, staging: StagingDir) -> int:
-        """Write the file of the adapter. Returns its size in bytes."""
+        """Write the file of the adapter; return its size in bytes."""
         shard = lay_out(WEIGHTS, self.entries)
         descriptor = staging.create(WEIGHTS)
         try:

@@ -1,4 +1,4 @@
-"""The plan of a merge as a LoRA adapter: which tensors become factors and how, its memory, and vLLM's limits."""
+"""The plan of a merge as a LoRA adapter: the tensors that become factors and how, its memory, and vLLM's limits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ramerge.sdk.tensors import Stored, Tensor
 from ramerge.sdk.text import enumerated, quantity, quoted
 
 ENERGY = 0.99
-"""The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
+"""The share of an update's energy to keep if its factors are unknown, unless a rank or a share is given."""
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM accepts as `--max-lora-rank` (vllm/config/lora.py, v0.26)."""
 
 SMALL = 1024
-"""A matrix with a side of at most so many is decomposed exactly."""
+"""A matrix with a side of at most this length is decomposed exactly."""
 OVERSAMPLING = 10
 BLOCK_ELEMENTS = 1 << 20
-"""Elements of a matrix that are in memory at a time."""
+"""Elements of a matrix that are in memory at once."""
 
 # Transformers has experts in one tensor and routers in classes of their own, neither of which PEFT adapts by module.
 _OF_EXPERTS = re.compile(r"\.experts\.\d+\.|\b(mlp|block_sparse_moe|feed_forward)\.(gate|router)\.weight$")
@@ -45,7 +45,7 @@ class AdapterTerm(NamedTuple):
 
     @property
     def below(self) -> Tensor:
-        """The tensor to which products of factors are added."""
+        """The tensor to which the products are added."""
         tensor = self.product.base
         while isinstance(tensor.origin, LowRank):
             tensor = tensor.origin.base
@@ -56,12 +56,12 @@ class AdaptedMatrix(NamedTuple):
     """The plan of a matrix that an adapter changes.
 
     Attributes:
-        tensor: its number in the plan.
+        tensor: the number of its tensor in the plan.
         transposed: whether the model stores it as (in, out).
-        is_embedding: whether it holds embeddings, whose factors have names of their own.
-        terms: the products that add up to its update; None if its update is decomposed.
-        copies: tensors below the products in place of the base's, such as output embeddings that PEFT saves with their
-            factors: if they differ from the base's, the update is decomposed, too.
+        is_embedding: whether it holds embeddings, whose factors have special names.
+        terms: the products that add up to its update; None if the update must be decomposed.
+        copies: tensors to which products are added instead of the base's, such as output embeddings that PEFT saves
+            with their factors; if they differ from the base's, the update is decomposed, too.
     """
 
     tensor: int
@@ -79,7 +79,7 @@ class AdapterPlan:
     Attributes:
         others: numbers of other tensors that may have moved.
         peak_bytes: peak memory of decomposing a matrix.
-        tied_names: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
+        tied_names: names of the base's tied input and output embeddings; empty if they are not tied.
     """
 
     settings: AsAdapter
@@ -91,7 +91,7 @@ class AdapterPlan:
 
 
 def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The merges for an adapter: not rounded to the base's dtype."""
+    """Return the merges for an adapter: in float32, not rounded to the base's dtype."""
     wide = {"dtype": "float32", "rounding": "nearest"}
     return tuple(replace(point, recipe=point.recipe.model_copy(update=wide)) for point in points)
 
@@ -140,7 +140,7 @@ def plan_adapter(
 
 
 def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
-    """Find settings out of range, and keys of the recipe that no adapter can follow."""
+    """Find settings out of range, and keys of the recipe that an adapter cannot follow."""
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
     if settings.rank is not None and settings.rank < 1:
@@ -164,7 +164,7 @@ def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
 
 
 def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
-    """The products that add up to a tensor's update by the merge; None if it is no such sum."""
+    """Return the products that add up to a tensor's update by the merge; None if the update is not such a sum."""
     agents = tuple(point.recipe.agents)
     factors: dict[str, float] | None = None
     if tensor.action == "copy":
@@ -184,7 +184,7 @@ def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
 
 
 def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
-    """The products that adapters put over the base or a copy, one over the other; None if it is something else."""
+    """Return the products that adapters add to the base or a copy, in a chain; None if there is anything else."""
     products: list[LowRank] = []
     while tensor is not base and not (products and isinstance(tensor.origin, Stored)):
         origin = tensor.origin
@@ -200,7 +200,7 @@ def _ranks_of(terms: Sequence[AdapterTerm]) -> int:
 
 
 def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
-    """The most bytes that decomposing a matrix takes in `factors`."""
+    """Return the most bytes that decomposing a matrix takes in `factors`."""
     (m, n), block = shape, 8 * 3 * BLOCK_ELEMENTS
     side = min(m, n)
     if matrix.terms is not None and not matrix.copies:
@@ -214,12 +214,14 @@ def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix)
 
 
 def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
-    """Bytes of the merged tensors that lie next to the output until their factors are made."""
+    """Return the bytes of the merged tensors that are stored next to the output until their factors are made."""
     return sum(tensors[number].bytes_written for number in required_tensors(plan))
 
 
 def planned_rank_for_vllm(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> int | None:
-    """The largest rank, if the values of updates decide neither it nor whether whole modules are saved."""
+    """Return the largest rank, if it and the choice of whole modules are known before the updates are read; otherwise
+    None.
+    """
     if others and settings.save_modules:
         return None
     terms = [matrix.terms for matrix in matrices]
@@ -229,7 +231,7 @@ def planned_rank_for_vllm(settings: AsAdapter, matrices: Sequence[AdaptedMatrix]
 
 
 def said_of_vllm(rank: int, *, saves: bool = False) -> str:
-    """A sentence on how vLLM serves an adapter of this largest rank."""
+    """Return a sentence on how vLLM serves an adapter with this largest rank."""
     least = next((each for each in VLLM_RANKS if each >= rank), None)
     if saves:
         return "vLLM does not serve adapters with modules_to_save"
@@ -277,6 +279,6 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
 
 
 def required_tensors(plan: AdapterPlan) -> list[int]:
-    """Numbers of the tensors with merged values that an adapter needs: all but exact sums."""
+    """Return the numbers of the tensors whose merged values an adapter needs: all but exact sums."""
     updates = (matrix.tensor for matrix in plan.matrices if matrix.terms is None or matrix.copies)
     return sorted([*updates, *plan.others])

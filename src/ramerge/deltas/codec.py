@@ -1,9 +1,9 @@
 """Blocks of a delta as bytes: differences from the base's block as positions and xors; their table and digests.
 
-A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
-values, as `word_patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
-the numbers of elements, of those that moved, and of values that are long, so nothing is read, decompressed or written
-before it is known to fit.
+A block is `BLOCK` elements; the last block of a tensor may be shorter. Its bytes in a file are its positions, then its
+values, in the forms of `word_patches`; a row of eight numbers says how to read them. The sizes of all forms follow from
+the numbers of elements, of changed elements, and of long values, so nothing is read, decompressed or written before it
+is known to fit.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Take = Callable[[int], Bytes]
 Compression = Literal["zstd", "none"]
 
 TOGETHER = 4
-"""Blocks of a tensor that a worker takes in one step: with fewer, threads wait for each other more often."""
+"""Blocks of a tensor that a worker processes in one step: with fewer, threads wait for each other more often."""
 
 COLUMNS = 8
-"""Numbers of a row, uint64: see `BlockRow`."""
+"""The number of uint64 numbers in a row: see `BlockRow`."""
 
 NOTHING, GAPS, BITMAP = range(3)
 SEVERAL_FORMS = -1
-"""Instead of a form, of several blocks that have several forms."""
+"""Stands for the form of several blocks with different forms."""
 _PLANES, _COMPRESSION = 16, 256
 
 # There is nothing in blocks that repeats, except zeros. So the search for what does is made as short as can be: files
@@ -50,10 +50,10 @@ _FASTER = 1.1
 
 
 class DamagedError(ValueError):
-    """Bytes that are no block of a delta.
+    """The bytes are not a block of a delta.
 
     Attributes:
-        index: of the block among the arguments.
+        index: the index of the block among the arguments.
     """
 
     def __init__(self, text: str, index: int = 0) -> None:
@@ -66,21 +66,21 @@ def digest(data: Any) -> bytes:
 
 
 tensor_digest = xxhash.xxh3_128
-"""The digest of a tensor, which is updated with the `digest` of each of its blocks in order."""
+"""The digest of a tensor; update it with the `digest` of each block in order."""
 
 
 def digest_of_blocks(blocks: NDArray[np.uint64]) -> str:
-    """The digest of a tensor in hexadecimal, from the digests of its blocks, uint64 of shape (blocks, 2)."""
+    """Return the digest of a tensor in hexadecimal, from the digests of its blocks, uint64 of shape (blocks, 2)."""
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(blocks).tobytes())
 
 
 def blocks_of(elements: int) -> int:
-    """The number of blocks of a tensor."""
+    """Return the number of blocks of a tensor."""
     return -(-elements // BLOCK)
 
 
 def arena_bytes(tensor: Tensor) -> int:
-    """Bytes of an arena that a worker needs to read a tensor, alone or with another one of its dtype and shape."""
+    """The bytes of an arena that a worker needs to read a tensor, alone or with another of its dtype and shape."""
     most = TOGETHER * BLOCK
     return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
 
@@ -89,13 +89,13 @@ class BlockRow(NamedTuple):
     """A row of the table of blocks, in the order of its columns.
 
     Attributes:
-        begin: the byte of the tensor's data where the block begins.
-        nbytes: its bytes.
-        updates: elements that differ from the base's.
-        escapes: updates whose values do not fit into the planes.
-        form: `NOTHING` if none differs; positions as `GAPS` or `BITMAP`, and 16 times the planes of the values; 256
-            more if the bytes are a zstd frame.
-        payload: xxh3-64 of its bytes.
+        begin: the offset of the block in the tensor's data, in bytes.
+        nbytes: the size of the block in bytes.
+        updates: the number of elements that differ from the base's.
+        escapes: the number of updates whose values do not fit into the planes.
+        form: `NOTHING` if no element differs; otherwise, positions as `GAPS` or `BITMAP`, plus 16 times the number
+            of planes of the values, plus 256 if the bytes are a zstd frame.
+        payload: xxh3-64 of the block's bytes.
         base: `digest` of the base's block.
     """
 
@@ -132,7 +132,7 @@ class BlockRow(NamedTuple):
         return self.form >= _COMPRESSION
 
     def content(self, elements: int, width: int) -> range:
-        """The sizes that positions and values of the block can have, before compression."""
+        """Return the possible sizes of the block's positions and values, before compression."""
         values = word_patches.values_size(self.updates, self.escapes, self.planes, width)
         if self.kind == GAPS:
             return range(values + self.updates, values + word_patches.most_gaps(elements, self.updates) + 1)
@@ -140,10 +140,10 @@ class BlockRow(NamedTuple):
         return range(values + positions, values + positions + 1)
 
     def check(self, elements: int, width: int, data_bytes: int) -> None:
-        """Refuse a row that no block has.
+        """Refuse a row that no block can have.
 
         Args:
-            width: bytes of an element.
+            width: bytes per element.
         """
         kind, planes, updates, nbytes = self.kind, self.planes, self.updates, self.nbytes
         if self.form >= 2 * _COMPRESSION or kind > BITMAP or (kind == NOTHING) != (self.form == 0):
@@ -163,12 +163,12 @@ class BlockRow(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockTable:
-    """Rows of blocks that follow one another in a tensor, of one delta or of several for the same blocks, accepted by
-    `BlockRow.check`, column by column.
+    """Rows of contiguous blocks of a tensor, from one or several deltas; checked as by `BlockRow.check`, but column by
+    column.
 
     Attributes:
         numbers: uint64 of shape (deltas, blocks, COLUMNS).
-        values: int64 of shape (deltas, blocks): bytes of each block's values.
+        values: int64 of shape (deltas, blocks): the bytes of each block's values.
     """
 
     numbers: NDArray[np.uint64]
@@ -178,14 +178,14 @@ class BlockTable:
     def check_rows(
         numbers: NDArray[np.uint64], first: int, elements: int, width: int, data_bytes: Sequence[int]
     ) -> BlockTable:
-        """The table of these rows, all checked at once, which takes as long as checking two.
+        """Check rows and return their table. Checking them together takes as long as checking two rows.
 
         Args:
-            first: which block of the tensor the first is.
+            first: the number of the first block in the tensor.
             data_bytes: bytes of the tensor's data in each delta.
 
         Raises:
-            DamagedError: a row holds numbers that no block has. Its index counts the blocks of all deltas.
+            DamagedError: a row holds numbers that no block can have. Its index counts the blocks of all deltas.
         """
         begin, nbytes, updates, escapes, form = (np.minimum(numbers[..., k], _HUGE).astype(np.int64) for k in range(5))
         sizes = np.minimum(elements - BLOCK * np.arange(first, first + numbers.shape[1]), BLOCK)
@@ -213,26 +213,27 @@ class BlockTable:
         return BlockTable(numbers, values)
 
     def blocks(self, first: int, last: int) -> BlockTable:
-        """The table of some of the blocks."""
+        """Return the table of a range of blocks."""
         return BlockTable(self.numbers[:, first:last], self.values[:, first:last])
 
     def deltas(self, numbers: Sequence[int]) -> BlockTable:
-        """The table of some of the deltas."""
+        """Return the table of some of the deltas."""
         return BlockTable(self.numbers[numbers], self.values[numbers])
 
     def rows(self, delta: int) -> list[BlockRow]:
-        """The rows of one of the deltas."""
+        """Return the rows of one delta."""
         return [BlockRow.of(each) for each in self.numbers[delta]]
 
     @property
     def nbytes(self) -> NDArray[np.int64]:
-        """Bytes of each block, of shape (deltas, blocks)."""
+        """Bytes of each block, shape (deltas, blocks)."""
         return self.numbers[:, :, 1].astype(np.int64)
 
     @property
     def forms(self) -> list[int]:
-        """For each delta, the form of all its blocks that differ from the base's; `MIXED` if they have several, or are
-        packed."""
+        """For each delta, the common form of its blocks that differ from the base's; `SEVERAL_FORMS` if they have
+        several, or are compressed.
+        """
         forms = self.numbers[:, :, 4].astype(np.int64)
         highest = forms.max(axis=1)
         alike = ((forms == NOTHING) | (forms == highest[:, np.newaxis])).all(axis=1)
@@ -241,7 +242,7 @@ class BlockTable:
 
     @property
     def gapless(self) -> list[bool]:
-        """For each delta, whether the bytes of its blocks follow one another in the file."""
+        """For each delta, whether the bytes of its blocks are contiguous in the file."""
         starts = self.numbers[:, :, 0].astype(np.int64)
         result: list[bool] = (starts[:, 1:] == (starts + self.nbytes)[:, :-1]).all(axis=1).tolist()
         return result
@@ -252,7 +253,7 @@ _HUGE = np.uint64(1 << 48)
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """An encoded block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
+    """An encoded block for a file: its row without an offset, its bytes, and the `digest` of the agent's block."""
 
     row: BlockRow
     payload: bytes | memoryview
@@ -260,15 +261,15 @@ class EncodedBlock:
 
 
 def most_nbytes(elements: int, width: int) -> int:
-    """The most bytes that a block of so many elements takes, in a file and before compression."""
+    """Return the most bytes that a block of `elements` elements takes, in a file and before compression."""
     return 8 * word_patches.bitmap_words(elements) + width * elements
 
 
 class Encoder:
-    """Encoder of blocks, for one thread; its memory is used again for each.
+    """Encoder of blocks, for one thread; it reuses its memory for each block.
 
     Args:
-        compression: `none` leaves positions and values as they are; `zstd` compresses where that saves something.
+        compression: `none` leaves positions and values uncompressed; `zstd` compresses blocks that become smaller.
     """
 
     def __init__(self, compression: Compression = "none") -> None:
@@ -305,12 +306,12 @@ class Encoder:
         return EncodedBlock(row, payload, digest(other))
 
     def encode_all(self, base: Words, other: Words) -> list[EncodedBlock]:
-        """Encode blocks that follow one another, as `encode` does."""
+        """Encode contiguous blocks with `encode`."""
         starts = range(0, base.size, BLOCK)
         return [self.encode(base[start : start + BLOCK], other[start : start + BLOCK]) for start in starts]
 
     def _positions(self, bitmap: NDArray[np.uint64], elements: int, updates: int, values: int) -> tuple[int, Bytes]:
-        """The form and the bytes of positions. Gaps if these may be much smaller, and are."""
+        """The form and the bytes of positions: gaps if they can be, and are, much smaller; otherwise the bitmap."""
         if bitmap.nbytes + values > _FASTER * (updates + values):
             gaps = np.empty(word_patches.most_gaps(elements, updates), np.uint8)
             gaps = gaps[: word_patches.to_gaps(bitmap, gaps)]
@@ -319,7 +320,7 @@ class Encoder:
         return BITMAP, bitmap.view(np.uint8)
 
     def _compress(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
-        """The bytes of a block for the file, and whether they are compressed: positions and values in one frame."""
+        """The bytes of a block for the file, positions and values in one frame, and whether they are compressed."""
         if self._zstd is not None:
             frame = self._zstd.compressobj(size=content.size)
             first = frame.compress(content[:positions].data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
@@ -336,14 +337,14 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
     """Decode the words of an agent's blocks, given the base's.
 
     Args:
-        rows: of blocks that follow each other in the tensor; `Row.check` has accepted them.
-        payload: uint8: their bytes in the file, one block after another.
-        base: unsigned integers: the base's words; those of all blocks.
-        out: of the same type: filled; may be the same array.
-        take: gives temporary memory of so many bytes.
+        rows: the rows of contiguous blocks, accepted by `BlockRow.check`.
+        payload: uint8: the blocks' bytes in the file, one block after another.
+        base: unsigned integers: the base's words of all blocks.
+        out: filled with the agent's words; has the type of `base`, and may be the same array.
+        take: returns temporary memory of a number of bytes.
 
     Raises:
-        DamagedError: the bytes are not what a row says; `out` holds anything then.
+        DamagedError: the bytes do not match a row; the content of `out` is then undefined.
     """
     data, spans = _contents(rows, payload, base, take)
     first = 0
@@ -371,20 +372,20 @@ def fold(
     total: NDArray[Any],
     take: Take,
 ) -> None:
-    """Change the words of an agent's blocks in place, one change after another, and add up the differences of numbers.
+    """Apply changes to the words of blocks in place, one after another, and add up the differences of numbers.
 
     Args:
-        table: the table of changes for the same blocks; several only where all have one form, and not `MIXED`.
+        table: the table of changes to the same blocks; several changes must have one form, not `SEVERAL_FORMS`.
         payload: uint8: the blocks' bytes in the files, change after change.
         format: dtype of the numbers, such as `BF16`.
-        base_words: uint8: the base's words; become the agent's.
-        weights: factors of the differences, one for each change.
-        total: float32, or float64 for F64: as many numbers.
-        take: gives temporary memory of so many bytes.
+        base_words: uint8: the base's words; replaced by the agent's.
+        weights: the factor of each change's differences.
+        total: float32, or float64 for F64; one number per element.
+        take: returns temporary memory of a number of bytes.
 
     Raises:
-        DamagedError: the bytes are not what a table says; `base_words` and `total` hold anything then. Its index
-            counts the blocks of all changes.
+        DamagedError: the bytes do not match the table; the content of `base_words` and `total` is then undefined. Its
+            index counts the blocks of all changes.
     """
     words, form = base_words.view(f"u{base_words.size // total.size}"), table.forms[0]
     if form != SEVERAL_FORMS:
@@ -416,7 +417,7 @@ def _fold(
     weights: Sequence[float],
     total: NDArray[Any],
 ) -> None:
-    """Spans are ordered by block, then by change."""
+    """Apply changes to words in place. Spans are ordered by block, then by change."""
     span_count = word_patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if span_count < len(spans):
         block, change = divmod(span_count, len(weights))
@@ -425,7 +426,7 @@ def _fold(
 
 
 def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
-    """Where positions and values lie, after all bytes were held against their checksums; none are packed."""
+    """Verify checksums of uncompressed blocks, and return where their positions and values are."""
     nbytes, updates = table.nbytes, table.numbers[:, :, 2].astype(np.int64)
     ends = np.cumsum(nbytes.reshape(-1)).reshape(nbytes.shape)
     view = payload.data
@@ -438,7 +439,7 @@ def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
 
 
 def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, word_patches.Spans]:
-    """Positions and values of all blocks, decompressed, and where they lie in there."""
+    """Return the decompressed positions and values of all blocks, and where they are in this array."""
     begin, contents = 0, []
     for index, row in enumerate(rows):
         block_bytes = payload[begin : begin + row.nbytes]
@@ -464,7 +465,7 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
 
 
 def _unpacked(data: Bytes, sizes: range, index: int) -> Bytes:
-    """The content of a zstd frame, of one of these sizes."""
+    """Return the content of a zstd frame, whose size must be one of these."""
     try:
         size = zstandard.frame_content_size(data.data)
         if size not in sizes:

@@ -1,4 +1,4 @@
-"""Blocks of a spool into a delta's files, in order, when all are there; called by `make` and `delta_output`."""
+"""Copies blocks from a full spool into a delta's files, in order; called by `make` and `delta_output`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Item = TypeVar("Item")
 
 
 def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Compression) -> None:
-    """Append all blocks of a spool to a delta, and note the base's tensors that have no entry in the spool.
+    """Append all blocks of a spool to a delta, and record the base's tensors that have no entry in the spool.
 
-    One thread does so when all slots are full. Alongside the workers it would take longer: they would wait for each
-    other.
+    One thread does this when all slots are full. Doing it alongside the workers would take longer, because threads
+    would wait for each other.
     """
     spool.begin_reading()
     entries = spool.slots.entries

@@ -1,4 +1,4 @@
-"""A merge as a delta on its base, `ramerge merge --as-delta`: its sink, and its files at the end."""
+"""Writes a merge as a delta on its base, `ramerge merge --as-delta`: its sink, then its files."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from ramerge.sdk.plans import Block, MergePlan
 from ramerge.sdk.tensors import Files, Reader, Tensor
 
 _COMPRESSION: Compression = "zstd"
-"""Of a merge that is written as a delta. It is small, because it is made to be sent."""
+"""The compression of a merge written as a delta, which should be small because it is made to be sent."""
 
 
 class _Place(NamedTuple):
-    """Position of a part of a merged tensor in the spool.
+    """Position of a merged tensor's part in the spool.
 
     Attributes:
-        begin: byte of the entry where the part's bytes begin.
-        base: the base's tensor to compare with here; None if that is done later, or never.
+        begin: offset of the part in the entry, in bytes.
+        base: the base's tensor to compare with in the sink; None if the comparison is done later, or never.
     """
 
     entry: int
@@ -48,9 +48,9 @@ class _Place(NamedTuple):
 
 
 class Patches(Sink):
-    """Sink of a merge as a delta: compares merged blocks with the base's, and leaves them in a spool.
+    """Sink of a merge as a delta: compares merged blocks with the base's, and stores them in a spool.
 
-    Pickled, it fills the same spool.
+    A pickled copy fills the same spool.
     """
 
     in_order = False
@@ -103,7 +103,7 @@ class Patches(Sink):
 
 
 def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
-    """Slots of the spool for the output's tensors."""
+    """Return the slots of the spool, for the output's tensors."""
     slots: dict[str, SpooledTensor] = {}
     for tensor in plan.tensors:
         for part in tensor.parts:

@@ -1,11 +1,11 @@
-"""Two thin factors of the update of a matrix, exactly or as near as their rank allows; called by `adapter_output`.
+"""Computes two thin factors of a matrix's update, exact or as close as their rank allows; called by `adapter_output`.
 
-A sum of low-rank products is the product of their factors side by side. It is truncated by the singular values of a
-core that is as small as its rank. Any other update is read block of rows by block of rows, and only matrices as thin as
-the rank are in memory: a randomized range finder with power iterations (Halko, Martinsson and Tropp 2011, algorithms
-4.4 and 5.1) finds the columns that matter. Where a side is short, or a large rank is needed, the eigenvectors of the
-Gram matrix of that side are exact. All is computed in float64, and what is lost is measured with the float32 factors
-that are written. The result depends on nothing but update, settings and the matrix's name.
+A sum of low-rank products is the product of their concatenated factors. It is truncated by the singular values of a
+core matrix as small as its rank. Any other update is read in blocks of rows, and only matrices as thin as the rank are
+in memory: a randomized range finder with power iterations (Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1)
+finds the important columns. If a side is short, or a large rank is needed, the eigenvectors of that side's Gram matrix
+are used, which are exact. All is computed in float64, and the loss is measured with the float32 factors as written. The
+result depends only on update, settings and the matrix's name.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _CANCELLATION = 1e-14
 
 
 class Update:
-    """The update of a matrix, shape (m, n), with rows that are read again for every product.
+    """The update of a matrix, shape (m, n), whose rows are read again for every product.
 
     Args:
-        rows: gives rows `start:stop`.
+        rows: returns rows `start:stop`.
     """
 
     def __init__(self, shape: tuple[int, int], rows: Callable[[int, int], Matrix]) -> None:
@@ -44,7 +44,7 @@ class Update:
         self._rows = rows
 
     def blocks(self) -> Iterator[tuple[slice, Matrix]]:
-        """All rows of the update in order, some at a time."""
+        """Yield all rows of the update in order, in blocks."""
         m, n = self.shape
         step = max(1, BLOCK_ELEMENTS // max(n, 1))
         for start in range(0, m, step):
@@ -57,21 +57,21 @@ class Update:
         return math.fsum(float(np.vdot(block, block)) for _, block in self.blocks())
 
     def times(self, right: Matrix) -> Matrix:
-        """The product of the update with a matrix of n rows."""
+        """Return the product of the update with a matrix of n rows."""
         product = np.empty((self.shape[0], right.shape[1]))
         for rows, block in self.blocks():
             product[rows] = block @ right
         return product
 
     def transposed_times(self, right: Matrix) -> Matrix:
-        """The product of the transposed update with a matrix of m rows."""
+        """Return the product of the transposed update with a matrix of m rows."""
         product = np.zeros((self.shape[1], right.shape[1]))
         for rows, block in self.blocks():
             product += block.T @ right[rows]
         return product
 
     def gram(self) -> Matrix:
-        """Gram matrix of the update's columns; of its rows, if there are fewer."""
+        """Return the Gram matrix of the update's columns, or of its rows if there are fewer."""
         m, n = self.shape
         if n <= m:
             gram = np.zeros((n, n))
@@ -95,8 +95,8 @@ class Factors(NamedTuple):
         left: of shape (m, r).
         right: of shape (r, n).
         loss: squared norm of the difference between update and product.
-        energy: squared norm of the update; NaN or Inf if an element is, which leaves no factors.
-        is_exact: whether only the factors' rounding is lost.
+        energy: squared norm of the update; not finite if an element is NaN or Inf, in which case there are no factors.
+        is_exact: whether the only loss is the factors' rounding.
     """
 
     left: Thin
@@ -124,11 +124,11 @@ _NOT_FINITE = Factors(np.empty((0, 0), np.float32), np.empty((0, 0), np.float32)
 
 
 def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdapter) -> Factors | None:
-    """The factors of a sum of products, truncated as the settings say; None if the sum is 0.
+    """Return the factors of a sum of products, truncated according to the settings; None if the sum is 0.
 
     Args:
-        parts: the factor of each product, its left side, shape (m, r), and its right side, shape (r, n).
-        settings: rank or energy to keep; without both, nothing is lost.
+        parts: each product's scalar factor, its left matrix, shape (m, r), and its right matrix, shape (r, n).
+        settings: rank or energy to keep; without either, nothing is truncated.
     """
     terms = [(factor * left, right) for factor, left, right in parts]
     left, right = np.concatenate([each for each, _ in terms], 1), np.concatenate([each for _, each in terms])
@@ -158,11 +158,11 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
 
 
 def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None:
-    """The factors of an update, truncated as the settings say; None if the update is 0.
+    """Return the factors of an update, truncated according to the settings; None if the update is 0.
 
     Args:
         name: the matrix's name, which seeds the draws.
-        settings: rank or energy to keep; without both, `ENERGY`.
+        settings: rank or energy to keep; without either, `ENERGY`.
     """
     energy = update.energy
     if not energy:
@@ -180,7 +180,7 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
 
 
 def _leading(update: Update, name: str, energy: float, settings: AsAdapter) -> tuple[Matrix, Matrix, Matrix]:
-    """Left singular vectors, singular values and right ones: all, or as many as are needed."""
+    """Return left singular vectors, singular values and right singular vectors: all, or as many as needed."""
     side = min(update.shape)
     columns = settings.rank + OVERSAMPLING if settings.rank is not None else _FIRST_COLUMNS
     while side > SMALL and 4 * columns <= side:
@@ -212,7 +212,7 @@ def _exact(update: Update, rank: int | None) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter) -> tuple[Thin, Thin] | None:
-    """The leading directions of an update, each with the root of its size in both factors."""
+    """Return the leading directions of an update as two factors; each factor has the root of the singular values."""
     count = int(np.count_nonzero(sizes > _NOISE * sizes[0]))
     if settings.rank is not None:
         count = min(count, settings.rank)
@@ -225,6 +225,6 @@ def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter
 
 
 def overall(factors: Sequence[Factors]) -> float:
-    """The norm of all losses, as a share of the norm of all truncated updates."""
+    """Return the norm of all losses, as a share of the norm of all truncated updates."""
     energy = math.fsum(each.energy for each in factors if not each.is_exact)
     return math.sqrt(math.fsum(each.loss for each in factors if not each.is_exact) / energy) if energy else 0.0

@@ -1,4 +1,4 @@
-"""The format `delta`: opens a delta over its base as the tensors of the agent; also the sidecar files of a model."""
+"""The format `delta`: opens a delta over its base as the tensors of the agent; lists the sidecar files of a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_PROBLEMS = 100
 
 
 def find(folder: Location) -> Location | None:
-    """The folder itself if it has the index of a delta in ramerge's layout."""
+    """Return the folder itself if it has the index of a delta in ramerge's layout."""
     if (folder / DELTA_INDEX).exists():
         return folder
     if (folder / DATA_FILE.format(1)).exists():
@@ -86,7 +86,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 
 
 def _contents_of(index: Index) -> str:
-    """Contents of a delta in a sentence."""
+    """Describe the contents of a delta in a sentence."""
     kinds = [tensor.kind for tensor in index.tensors.values()]
     updates = sum(tensor.moved for tensor in index.tensors.values())
     text = description(len(kinds), kinds.count("changed"), kinds.count("whole"), updates)
@@ -94,11 +94,11 @@ def _contents_of(index: Index) -> str:
 
 
 STORED_FORMATS = (safetensors.NAME, live.NAME)
-"""Formats whose files have headers that a delta keeps."""
+"""Formats of files whose headers a delta stores."""
 
 
 def sidecar_files(model: Checkpoint) -> Mapping[str, Location]:
-    """The sidecar files of a model by name: configuration, tokenizer and others, and the index of its files."""
+    """Return the sidecar files of a model by name: configuration, tokenizer and others, and the index of its files."""
     if model.companions is not None:
         return model.companions
     files = companion_files(model)
@@ -107,7 +107,7 @@ def sidecar_files(model: Checkpoint) -> Mapping[str, Location]:
 
 
 def stored_header(folder: Location, index: Index, file: str) -> bytes:
-    """The first bytes of one of the agent's files, as a delta holds them; empty if any that fit will do."""
+    """Return the stored first bytes of one of the agent's files; empty if any fitting header will do."""
     name = HEADER + file
     if name not in index.weight_map:
         return b""
@@ -127,7 +127,7 @@ def stored_header(folder: Location, index: Index, file: str) -> bytes:
 
 
 def _check_lineage(folder: Location, index: Index, base: Checkpoint) -> None:
-    """Refuse a delta for another version than the deltas below it give."""
+    """Refuse a delta that was made for another version than the result of the deltas below it."""
     base_digest = index.metadata.base
     if not base.lineage or base.lineage[-1] == base_digest:
         return
@@ -164,7 +164,7 @@ def _tensors_of_files(folder: Location, names: list[str], index: Index) -> dict[
 
 
 def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: Sequence[str]) -> Iterator[str]:
-    """Contradictions between base and delta: one for all tensors in another dtype."""
+    """Yield contradictions between base and delta: only one for all tensors in another dtype."""
     for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
         yield f"{folder}: has no entry for tensor {quoted(name)} of the base {base.directory}; is that another model?"
     for name in set(index.dropped) - base.tensors.keys():
@@ -182,7 +182,7 @@ def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: S
 
 
 def _tensor(name: str, entry: DeltaTensor, tensors: Mapping[str, Tensor], base: Checkpoint, digest: str) -> Tensor:
-    """A tensor of the agent, from its delta and the base."""
+    """Return a tensor of the agent, from its delta and the base."""
     if entry.kind == "whole":
         whole = _extent(tensors, WHOLE + name, entry.dtype, entry.shape)
         return Tensor(name, entry.dtype, entry.shape, whole)

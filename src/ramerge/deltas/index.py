@@ -1,8 +1,8 @@
-"""The index of a delta, `delta.safetensors.index.json`, written, and read back without trust; a delta's size.
+"""Writes the index of a delta, `delta.safetensors.index.json`, and reads it as untrusted input; a delta's size.
 
     metadata     the format's name and version, elements of a block, digests of base, agent and this index
-    weight_map   names in the data files to these files, as in the index of a model
-    tensors      the agent's tensors in order: dtype, shape, kind, digests, how many elements moved
+    weight_map   maps names in the data files to these files, as in the index of a model
+    tensors      the agent's tensors in order: dtype, shape, kind, digests, number of moved elements
     dropped      the base's tensors that the agent lacks
     shards       the agent's safetensors files in order, each with the names of its tensors in the order of their bytes
     headers      digests of the `header:FILE` that are stored
@@ -11,10 +11,10 @@
 In the data files, which are safetensors files,
 
     blocks:NAME   uint64 (blocks, 8): the table of a tensor, a `codec.BlockRow` for each block
-    data:NAME     uint8: the blocks' bytes; not there if nothing has moved
-    whole:NAME    a tensor that the base lacks, or has in another dtype or shape: as it is
+    data:NAME     uint8: the blocks' bytes; absent if nothing has moved
+    whole:NAME    a tensor that the base lacks, or has in another dtype or shape: stored unchanged
     header:FILE   uint8: the first bytes of one of the agent's files, up to its tensors, and zeros up to a multiple of 8
-    padding:…     uint8: zeros, so that what follows begins at a multiple of 8 bytes
+    padding:…     uint8: zeros, so that the next tensor begins at a multiple of 8 bytes
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ramerge.sdk.storage import Location
 from ramerge.sdk.text import JsonLimits, dumped, quoted, read_object
 
 DATA_FILE = "delta-{:05}.safetensors"
-"""Data files, counted from 1."""
+"""Names of data files, numbered from 1."""
 BLOCKS, DATA, WHOLE, HEADER, PADDING = "blocks:", "data:", "whole:", "header:", "padding:"
 CHANGES = (BLOCKS, DATA, WHOLE)
 FORMAT = "ramerge-delta"
@@ -56,7 +56,7 @@ class DeltaTensor:
     """The entry of a tensor in the index of a delta.
 
     Attributes:
-        kind: `same` as the base's; `changed`, in the base's dtype and shape; or stored `whole`.
+        kind: `same` as the base's; `changed`, with the base's dtype and shape; or stored `whole`.
         moved: number of elements that differ from the base's; all elements of a `whole` tensor.
         base: digest of the base's tensor in hexadecimal; empty for a `whole` tensor.
     """
@@ -71,7 +71,7 @@ class DeltaTensor:
 
 @dataclass(frozen=True)
 class Companion:
-    """The entry of a sidecar file: whether the base has the same, and the digest of its bytes in hexadecimal."""
+    """The entry of a sidecar file: whether the base has the same file, and the digest of its bytes in hexadecimal."""
 
     same: bool
     digest: str
@@ -82,10 +82,10 @@ class DeltaMetadata:
     """The metadata in the index of a delta.
 
     Attributes:
-        block: elements of a block.
-        base: digest of the model that it begins with; see `digest_of_model`.
-        result: that of the model that it leads to.
-        index: that of everything else in the index; see `digest_of_delta_index`.
+        block: elements per block.
+        base: digest of the model that the delta changes; see `digest_of_model`.
+        result: digest of the resulting model.
+        index: digest of everything else in the index; see `digest_of_delta_index`.
     """
 
     format: str
@@ -113,13 +113,13 @@ class Index:
 
 
 def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> str:
-    """The digest of a model: xxh3-128 over the sorted lines `NAME DTYPE 2x3 DIGEST`."""
+    """Return the digest of a model: xxh3-128 over the sorted lines `NAME DTYPE 2x3 DIGEST`."""
     lines = [f"{name} {dtype} {'x'.join(map(str, shape))} {key}\n" for name, (dtype, shape, key) in tensors.items()]
     return xxhash.xxh3_128_hexdigest("".join(sorted(lines)).encode("utf-8", "surrogatepass"))
 
 
 def read_index(path: Location) -> Index:
-    """Read and check the index of a delta. Its statements on data files are checked when these are opened."""
+    """Read and check the index of a delta. Its statements about data files are checked when these are opened."""
     try:
         with readable(path):
             values = read_object(path, _LIMITS, constants=False)
@@ -144,7 +144,7 @@ def read_index(path: Location) -> Index:
 
 
 def description(tensors: int, changed_count: int, whole: int, elements: int) -> str:
-    """A sentence on how many of the agent's tensors a delta holds, and how many of their elements."""
+    """Return a sentence on how many of the agent's tensors and elements a delta holds."""
     texts = [f"{changed_count:,} of {tensors:,} tensors changed"] if changed_count or not whole else []
     if whole:
         texts.append(
@@ -154,7 +154,7 @@ def description(tensors: int, changed_count: int, whole: int, elements: int) -> 
 
 
 def size_of(folder: Location) -> int:
-    """The bytes of changes and whole tensors of a delta; headers, index and other files do not count."""
+    """Return the bytes of a delta's changes and whole tensors; headers, index and other files do not count."""
     names = sorted({*read_index(folder / DELTA_INDEX).weight_map.values()})
     entries = (entry for name in names for entry in read_header(folder / name).entries)
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
@@ -196,7 +196,7 @@ def _problems(index: Index) -> list[str]:
 
 
 def _elements(shape: Iterable[int]) -> int:
-    """The product, or a number above all possible ones."""
+    """Return the product, or a number above all possible products."""
     product = 1
     for extent in shape:
         product *= extent

@@ -66,8 +66,8 @@ class AsDelta(OutputKind):
 class AsAdapter(OutputKind):
     """A merge as a LoRA adapter of PEFT on its base.
 
-    A sum of adapters stays one exactly: factors are concatenated. Every other matrix gets two factors by a truncated
-    singular value decomposition, and the record states the loss.
+    A sum of adapters is written exactly, with concatenated factors. Every other matrix gets two factors from a
+    truncated singular value decomposition, and the record states the loss.
 
     Example:
         >>> record = ramerge.merge("recipe.yaml", "adapter", kind=ramerge.AsAdapter(rank=8, save_modules=True))

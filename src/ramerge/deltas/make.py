@@ -1,4 +1,4 @@
-"""A delta of a base and an agent: which tensors are compared, and the pass that compares them; called by `run`."""
+"""Makes a delta of a base and an agent: pairs their tensors, and compares them in a pass; called by `run`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LEAST_RUNS = 64
 
 
 class TensorPair(NamedTuple):
-    """A tensor of base and agent to compare, or of one of them only."""
+    """A tensor of base and agent to compare, or a tensor of only one of them."""
 
     base: Tensor | None
     agent: Tensor | None
@@ -62,11 +62,11 @@ class DeltaBlock:
 
 @dataclass(frozen=True)
 class DeltaWork:
-    """The plan of a delta: the inputs that are compared to make it.
+    """The plan of a delta: the inputs to compare.
 
     Attributes:
         pairs: the agent's tensors with the base's of the same name, dtype and shape; then the base's tensors without
-            such a counterpart, of which only digests are needed.
+            such a counterpart, for which only digests are needed.
     """
 
     base: Checkpoint
@@ -80,7 +80,7 @@ class DeltaWork:
         return {**self.base.files, **self.agent.files}
 
     def spec(self, out: OutputTarget, *, overwrite: bool) -> OutputSpec:
-        """The output of a delta, and all that it depends on."""
+        """Return the output of a delta, and all that it depends on."""
         descriptions = [
             *([str(path) for path in model.files] for model in (self.base, self.agent)),
             *([(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs),
@@ -95,7 +95,7 @@ class DeltaWork:
         return OutputSpec(out, overwrite, fingerprint_of_run, total, spooled=spooled(self.slots))
 
     def memory_of(self, workers: int) -> int:
-        """About how many bytes making a delta takes with so many threads."""
+        """Estimate the bytes that making a delta takes with so many threads."""
         return _BASELINE_BYTES + workers * (self.buffer_bytes + _ENCODING_BYTES)
 
     @property
@@ -104,7 +104,7 @@ class DeltaWork:
 
 
 def plan_delta(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
-    """Plan a delta: pair the agent's tensors with the base's, and refuse models that deltas are not for."""
+    """Plan a delta: pair the agent's tensors with the base's, and refuse models that a delta cannot be made of."""
     text = "is quantized; a delta can only be made of models that are not"
     problems = [f"{one.directory}: {text}" for one in (base, agent) if one.quantized]
     problems += [
@@ -167,7 +167,7 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
 
     @staticmethod
     def of(work: DeltaWork, spool: Spool) -> ComparePass:
-        """The pass that compares base and agent of a plan, and fills this spool."""
+        """Return the pass that compares base and agent of a plan, and fills this spool."""
         blocks = [
             DeltaBlock(index, slot, len(pair.tensors) * itemsize(entry.dtype) * entry.elements_in(slot))
             for index, (pair, entry) in enumerate(zip(work.pairs, spool.slots.entries, strict=True))
@@ -197,13 +197,13 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
         self.spool.sync()
 
     def close(self) -> None:
-        """Close files of another node."""
+        """Close files on another node."""
         self.files.close()
         self.spool.close()
 
 
 class _BlockCodec:
-    """Blocks of `ComparePass` in the journal, without their contents, which are in the spool."""
+    """Encodes blocks of `ComparePass` for the journal, without their contents, which are in the spool."""
 
     def encode(self, result: DeltaBlock) -> tuple[bytes, int]:
         return b"", result.nbytes

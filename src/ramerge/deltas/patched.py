@@ -1,4 +1,4 @@
-"""The origin of a delta's tensors: elements of a base, with the changes of a chain of deltas over them."""
+"""The origin of a delta's tensors: elements of a base, with the changes of a chain of deltas."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Patched(Origin):
 
     @property
     def _root(self) -> Tensor:
-        """The origin below all changes. Chains may be longer than Python lets functions call each other."""
+        """The tensor below all changes; found by a loop, because chains may exceed Python's recursion limit."""
         *_, link = _links(self)
         return link.base
 
@@ -99,7 +99,7 @@ class Patched(Origin):
             yield from link.own_leaves()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
-        """Where the elements lie in files; blocks are taken to be of equal size, as the table is not read."""
+        """Yield where the elements lie in files; assumes blocks of equal size, because the table has not been read."""
         first, last = start // BLOCK, blocks_of(stop)
         begin, end = first // _WINDOW * _WINDOW, min(-(-last // _WINDOW) * _WINDOW, blocks_of(tensor.elements))
         for link in _links(self):
@@ -111,7 +111,7 @@ class Patched(Origin):
         yield from link.base.origin.ahead(link.base, start, stop)
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """The scratch of a read. A block of whole `BLOCK`s begins at a multiple of them."""
+        """Return the scratch memory of a read. Reads of whole `BLOCK`s begin at block boundaries."""
         is_whole = elements % BLOCK == 0 or elements == tensor.elements
         elements_of_blocks = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
         most = max(link.scratch_of_link(tensor, elements_of_blocks) for link in _links(self))
@@ -124,7 +124,7 @@ class Patched(Origin):
         return together + old + max(link.scratch_of_link(tensor, elements) for link in links)
 
     def scratch_of_link(self, tensor: Tensor, elements: int) -> int:
-        """Bytes for the changes of this link in whole blocks, without the links below it.
+        """Return the bytes for the changes of this link in whole blocks, without the links below it.
 
         They include what libraries allocate while they decompress.
         """
@@ -133,7 +133,7 @@ class Patched(Origin):
         return 3 * room(most_nbytes(elements, itemsize(tensor.dtype)))
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """Read elements: blocks of the base, whole and together; then the changes of one link after another."""
+        """Read elements: whole blocks of the base, together; then the changes of one link after another."""
         width = itemsize(tensor.dtype)
         low, high = start // BLOCK * BLOCK, min(blocks_of(stop) * BLOCK, tensor.elements)
         whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
@@ -148,7 +148,7 @@ class Patched(Origin):
             out[:] = whole[(start - low) * width : (stop - low) * width]
 
     def apply(self, reader: Reader, tensor: Tensor, low: int, high: int, base: Bytes, out: Bytes) -> Bytes:
-        """Fill `out` with whole blocks of the agent, given the base's."""
+        """Fill `out` with whole blocks of the agent, given the base's blocks."""
         width, first = itemsize(tensor.dtype), low // BLOCK
         rows = _table(reader, tensor, [self], first, blocks_of(high)).rows(0)
         for number, row in enumerate(rows, first):
@@ -175,9 +175,9 @@ class Patched(Origin):
         words: Bytes,
         total: NDArray[Any],
     ) -> None:
-        """As `Origin.add_changes`. The base's blocks are held against their digests before the first and the last link.
+        """Implement `Origin.add_changes`. The base's blocks are verified by digest before the first and the last link.
 
-        Changes are xors with the base, so an error in one link stays in all later ones.
+        Changes are xors with the base, so an error in one link persists in all later links.
         """
         steps: list[tuple[list[Patched], float]] = []
         for tensor, weight in chain:
@@ -194,7 +194,7 @@ class Patched(Origin):
                 links.add_together(several, weight)
 
     def check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
-        """Refuse a block of another base than the delta's."""
+        """Refuse a block that differs from the delta's base."""
         start = number * BLOCK
         if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
             raise CheckpointError(
@@ -206,7 +206,7 @@ class Patched(Origin):
     def fill(
         self, reader: Reader, starts: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
     ) -> None:
-        """Read the bytes of a delta's blocks in order, contiguous ones at once."""
+        """Read the bytes of a delta's blocks in order; contiguous bytes in one read."""
         assert self.data is not None
         if gapless:
             reader.fill(self.data.path, self.data.offset + starts[0], payload)
@@ -228,7 +228,9 @@ class Patched(Origin):
 
 
 class _Links:
-    """Adds the changes of a chain's links to a block, many at a time: a call costs as much as a link of few changes."""
+    """Adds the changes of a chain's links to a block, many at once, because a call costs as much as a link of few
+    changes.
+    """
 
     def __init__(
         self, reader: Reader, tensor: Tensor, start: int, stop: int, words: Bytes, total: NDArray[Any]
@@ -238,7 +240,7 @@ class _Links:
         self._room = reader.arena.take(_TOGETHER + most_nbytes(stop - start, itemsize(tensor.dtype)))
 
     def add(self, links: Sequence[tuple[Patched, float]]) -> None:
-        """Add the changes of links that follow one another, with their weights."""
+        """Add the weighted changes of consecutive links."""
         chain = [link for link, _ in links]
         table = _table(self._reader, self._tensor, chain, self._first, blocks_of(self._stop))
         *before, last = range(len(links))
@@ -269,7 +271,7 @@ class _Links:
             raise links[places[number]][0].damage(self._tensor, self._first + block, error) from error
 
     def add_together(self, links: Sequence[Patched], weight: float) -> None:
-        """Add the changes of several links with one weight, the last one first."""
+        """Add the changes of several links with one weight, last link first."""
         with self._reader.arena.scratch():
             old = self._reader.arena.take(self._words.size)
             old[:] = self._words
@@ -280,7 +282,7 @@ class _Links:
 
 
 def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
-    """Links of a table with changes, in runs for one call each: of one form, and of few bytes."""
+    """Yield places of links with changes, in groups for one call each: of one form, and few bytes."""
     forms, sizes = table.forms, table.nbytes.sum(axis=1).tolist()
     together, nbytes = list[int](), 0
     for place in places:
@@ -300,9 +302,9 @@ def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
-    """The rows of links for the blocks from `first` up to `last`.
+    """Return the rows of links for the blocks from `first` up to `last`.
 
-    Read and checked for many blocks at a time, and cached until other blocks are requested.
+    Rows are read and checked for many blocks at a time, and cached until other blocks are requested.
     """
     begin = first // _WINDOW * _WINDOW
     if last > begin + _WINDOW:
@@ -330,7 +332,7 @@ def _checked_table(reader: Reader, tensor: Tensor, links: Sequence[Patched], fir
 
 
 def _links(origin: Patched) -> Iterator[Patched]:
-    """A delta, and the deltas below it in the chain, the last one first."""
+    """Yield a delta, and the deltas below it in the chain, last first."""
     below: Origin = origin
     while isinstance(below, Patched):
         yield below
@@ -338,7 +340,7 @@ def _links(origin: Patched) -> Iterator[Patched]:
 
 
 def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
-    """The deltas that lie over another tensor of the chain, the last one first."""
+    """Return the deltas above another tensor of the chain, last first."""
     links = []
     for link in _links(origin):
         links.append(link)
@@ -348,5 +350,5 @@ def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
 
 
 def moved_of(table: Bytes) -> int:
-    """The number of elements that a delta changes, by the bytes of a tensor's table."""
+    """Return the number of elements that a delta changes, from the bytes of a tensor's table."""
     return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, BlockRow._fields.index("updates")].sum())

@@ -50,10 +50,10 @@ class _Blocks:
 def write_agent(
     agent: Checkpoint, staging: StagingDir, *, workers: int | None = None, listen: Listener = silence, advice: str = ""
 ) -> Index:
-    """Write the files of the agent that a delta gives, byte-identical.
+    """Write the files of a delta's agent, byte-identical.
 
     Args:
-        advice: for a base whose other files are not those that the delta was made with.
+        advice: advice for a base whose other files differ from those that the delta was made with.
     """
     if agent.delta is None:
         raise CheckpointError(f"{agent.directory}: is no delta")
@@ -98,7 +98,7 @@ def write_agent(
 
 
 def memory_of(agent: Checkpoint, workers: int) -> int:
-    """About how many bytes `write_agent` takes with so many threads."""
+    """Estimate the bytes that `write_agent` takes with so many threads."""
     return _BASELINE_BYTES + workers * max(map(arena_bytes, agent.tensors.values()), default=0)
 
 
@@ -120,7 +120,7 @@ class _RebuildWorker:
         self._reader, self._writer = reader, writer
 
     def run(self, run: Sequence[_Blocks]) -> list[bytes]:
-        """Write blocks of the agent, one after another; returns the digest of each."""
+        """Write blocks of the agent, one after another; return the digest of each."""
         self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
         digests = []
         for blocks in run:
@@ -134,7 +134,7 @@ class _RebuildWorker:
 
 
 def _read_for(tensor: Tensor) -> list[Tensor]:
-    """Reads for a tensor of the agent: first the tensor below all changes, then the tensor itself."""
+    """Return the tensors to read for a tensor of the agent: the tensor below all changes, then the tensor itself."""
     below = tensor
     while isinstance(below.origin, Patched):
         below = below.origin.base
@@ -142,7 +142,7 @@ def _read_for(tensor: Tensor) -> list[Tensor]:
 
 
 def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
-    """The agent's files, with the headers that they had."""
+    """Return the agent's files, with their original headers."""
     shards = []
     for file, names in (index.shards or {ONE_FILE: list(agent.tensors)}).items():
         header = stored_header(folder, index, file)
@@ -160,7 +160,7 @@ def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
 
 
 def _index_of(shards: list[Shard]) -> str:
-    """An index of the agent's files, as `save_pretrained` writes it."""
+    """Return an index of the agent's files, as `save_pretrained` writes it."""
     weight_map = {name: shard.name for shard in shards for name in shard.offsets}
     size = sum(shard.file_bytes - len(shard.header) for shard in shards)
     return (

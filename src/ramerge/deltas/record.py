@@ -15,19 +15,19 @@ class DeltaRecord(Displayed):
     """Record of a delta that was written or applied.
 
     Attributes:
-        base: the model that the delta changes, as it was named.
-        agent: the model that it gives: as it was named, or of `apply` the folder that was written.
-        tensors: the agent's tensors.
-        changed: those of which elements differ from the base's.
-        whole: those that the base lacks, or has in another dtype or shape; they are stored as they are.
-        dropped: tensors that only the base has.
-        moved: elements that differ.
-        elements: all elements of the agent.
+        base: the model that the delta changes, as given.
+        agent: the resulting model: as given, or for `apply` the written folder.
+        tensors: the number of the agent's tensors.
+        changed: the number of tensors with elements that differ from the base's.
+        whole: the number of tensors that the base lacks, or has in another dtype or shape; they are stored unchanged.
+        dropped: the number of tensors that only the base has.
+        moved: the number of elements that differ.
+        elements: the number of all elements of the agent.
         agent_bytes: bytes of the agent's tensors.
-        delta_bytes: bytes of the delta's changes and whole tensors, without headers, index and other files; of several
-            deltas, together.
+        delta_bytes: bytes of the delta's changes and whole tensors, without headers, index and other files; the sum for
+            several deltas.
         digest: the agent's digest: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
-        seconds: how long it took.
+        seconds: wall time.
         warnings: likely mistakes.
 
     Example:
@@ -61,21 +61,21 @@ class DeltaRecord(Displayed):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The record of a delta as plain values."""
+        """Return the record of a delta as plain values."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """The record of a delta as `--json` prints it."""
+        """Return the record of a delta as `--json` prints it."""
         return dumped(self.to_dict(), indent=2) + "\n"
 
 
 def name_of(base: FoundModel) -> str:
-    """The name of a delta's base in Markdown; with adapters or deltas, all names, as `--base` has them."""
+    """Return the name of a delta's base in Markdown; with adapters or deltas, all names joined as for `--base`."""
     return markdown("+".join(part.hub_id or part.folder.resolve().name for part in base.parts))
 
 
 def card(record: DeltaRecord, base: FoundModel) -> str:
-    """Card of a delta on a base: its size, its saving, and how to get the model."""
+    """Return the card of a delta on a base: its size, its saving, and how to restore the model."""
     name = name_of(base)
     share = f"{record.delta_bytes / record.agent_bytes:.1%} of it" if record.agent_bytes else "which has no tensors"
     place = f"{name}, each by its folder or hub id" if base.adapters else f"the folder or hub id of {name}"

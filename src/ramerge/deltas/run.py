@@ -53,18 +53,18 @@ def delta(
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
-    """Write an agent's changes of its base, so that base and delta give every file of the agent back.
+    """Write an agent's changes to its base, so that base and delta restore every file of the agent.
 
     Args:
         base: a folder or hub id.
-        agent: a folder or hub id of any format that merging reads, also a delta of a trainer, which is then on `base`.
+        agent: a folder or hub id in any format that merging reads; a trainer's delta is applied to `base`.
         out: the folder to make, also in a bucket (`s3://bucket/delta`, `gs://`, `az://`), or a repository of the hub
             (`hub:owner/name`). It appears complete or not at all.
-        compression: `none`; or `zstd`, where that saves something: for slow disks and networks. Files become half as
-            large, and are read half as fast.
+        compression: `none`, or `zstd` for slow disks and networks: files become half as large, and are read half as
+            fast.
         allow: as in recipes; `config` applies, such as `{"config": ["quantization_config"]}`, and `outside_links`.
-        options: how the delta is made. Worker threads are by default one for each processor, and one more.
-        on_progress: called with a `Progress` in bytes that are read.
+        options: how to make the delta. By default, there is one worker thread per processor, plus one.
+        on_progress: called with a `Progress` in bytes read.
 
     Returns:
         The record of the delta.
@@ -72,7 +72,7 @@ def delta(
     Raises:
         RecipeError: an argument is wrong.
         CheckpointError: a model cannot be found or read, is quantized, or has changed meanwhile.
-        PlanError: `out` cannot be written there.
+        PlanError: `out` cannot be written.
         OutputError: the disk is full or fails.
         RayError: a Ray cluster cannot be reached, or cannot do the work.
 
@@ -121,13 +121,13 @@ def apply(
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
-    """Write the agent that deltas give, with all its files, byte-identical.
+    """Apply deltas: write the resulting agent with all its files, byte-identical.
 
     Args:
         base: the model that the first delta was made for: a folder or hub id.
-        deltas: a delta, or several, each made for the result of those before.
-        out: the folder to make, or a remote place as for `delta`. It appears complete or not at all. In a bucket,
-            weights have names of their run, and the index names them.
+        deltas: a delta, or several, each made for the result of the one before.
+        out: the folder to make, or a remote location as for `delta`. It appears complete or not at all. In a bucket,
+            names of weight files are specific to the run, and the index lists them.
         allow, options, on_progress: as for `delta`.
 
     Returns:
@@ -135,9 +135,9 @@ def apply(
 
     Raises:
         RecipeError: an argument is wrong.
-        CheckpointError: a folder cannot be found or read, is no delta, is a delta for another model, or is damaged. The
-            message names tensor and file, and nothing is written.
-        PlanError: `out` cannot be written there.
+        CheckpointError: a folder cannot be found or read, is not a delta, is a delta for another model, or is damaged.
+            The message names tensor and file, and nothing is written.
+        PlanError: `out` cannot be written.
         OutputError: the disk is full or fails.
 
     Example:
@@ -169,7 +169,7 @@ def apply(
 
 
 def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, options: Options) -> OpenedInputs:
-    """The opened models of a recipe with one agent."""
+    """Open the models of a recipe with one agent."""
     values = {"method": "passthrough", "base": os.fspath(base), "agents": {_MODEL: agent}, "allow": allow}
     recipe = check(open_recipe({key: value for key, value in values.items() if value is not None}, options))
     if unused := sorted({*(allow or {})} - {"config", "outside_links"}):
@@ -182,7 +182,7 @@ def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, o
 
 
 def _weights_alone(models: OpenedInputs, out: OutputTarget) -> str:
-    """The command that writes the same weights next to the base's own other files; empty if no merge does."""
+    """Return a command that writes the same weights next to the base's own other files; empty if no merge can."""
     base, agent = models.base, models.agents[_MODEL]
     kinds = [{name: (one.dtype, one.shape) for name, one in each.tensors.items()} for each in models.opened]
     if kinds[0] != kinds[1]:
@@ -200,7 +200,7 @@ def _refuse(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwri
 
 
 def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Callable[[int], int]) -> int:
-    """As many threads as are requested, or fewer if memory is limited."""
+    """Return the requested number of threads, or fewer if memory is limited."""
     workers = limits.threads or threads_for(files)
     if limits.memory is None:
         return workers
@@ -210,7 +210,7 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
 
 
 def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterator[str]:
-    """Warnings about a delta that is probably for another base, or saves nothing."""
+    """Yield warnings about a delta that is probably for another base, or saves nothing."""
     kinds = [model.config.get("model_type") for model in (base, agent)]
     same = kinds[0] == kinds[1]
     if all(kinds) and not same:
@@ -231,7 +231,7 @@ def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterato
 
 
 def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
-    """Warn of tensors that are stored whole because of another dtype than the base's."""
+    """Warn of tensors that are stored whole because their dtype differs from the base's."""
     pairs = [(base.tensors[name], tensor) for name, tensor in agent.tensors.items() if name in base.tensors]
     others = [(old, new) for old, new in pairs if old.dtype != new.dtype and old.is_float and new.is_float]
     if not others:

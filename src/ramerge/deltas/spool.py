@@ -1,8 +1,8 @@
-"""A spool: a file with slots, which holds the blocks of a delta or adapter until all are there.
+"""A spool: a file with slots, which holds the blocks of a delta or adapter until all exist.
 
 A block's size is known only when it is encoded, and a delta's files hold blocks in order. So blocks first go into a
-file with slots for a few blocks each, large enough for any encoding. Any thread of any process fills any slot at any
-time. The file is sparse: it takes only as much disk as was written into it.
+file with slots for a few blocks each, large enough for any encoding. Any thread of any process can fill any slot at any
+time. The file is sparse: it takes only as much disk as was written to it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class SpooledTensor:
     """A tensor whose blocks are spooled in any order.
 
     Attributes:
-        kind: the content of its slots. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which
-            are compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
-            `base`: digests of the base's blocks only.
-        together: number of blocks in a slot.
+        kind: the content of its slots. `encoded`: blocks from `codec.Encoder`; `merged`: its bytes, which are compared
+            with the base's when they are appended; `whole`: its bytes, which become a part of the delta; `base`: only
+            digests of the base's blocks.
+        together: the number of blocks in a slot.
     """
 
     name: str
@@ -87,16 +87,16 @@ class SpooledTensor:
         return -(-size // _PAGE) * _PAGE
 
     def elements_in(self, slot: int) -> int:
-        """Elements of a slot of the spooled tensor; the last slot may have fewer."""
+        """Return the number of elements in a slot of the spooled tensor; the last slot may have fewer."""
         return min((slot + 1) * self.span, self.elements) - slot * self.span
 
 
 @dataclass(frozen=True)
 class SpoolSlots:
-    """Where the slots of all tensors lie in the file of the spool.
+    """Positions of all tensors' slots in the file of the spool.
 
     Attributes:
-        entries: the tensors, in the order in which they are appended. Slots name them by their index.
+        entries: the tensors, in the order in which they are appended. Slots refer to them by index.
     """
 
     entries: Sequence[SpooledTensor]
@@ -111,12 +111,12 @@ class SpoolSlots:
         return Shard(_NAME, b"", {}, self._starts[-1])
 
     def place(self, entry: int, slot: int) -> int:
-        """The byte in the spool where a slot begins."""
+        """Return the byte of the spool where a slot begins."""
         return self._starts[entry] + slot * self.entries[entry].slot_bytes
 
 
 class Spool:
-    """The spool: fills slots, and reads them. Pickled for another process, it is the same file."""
+    """Fills slots of the spool, and reads them. A pickled copy in another process uses the same file."""
 
     def __init__(self, slots: SpoolSlots, file: Writer) -> None:
         self.slots = slots
@@ -141,7 +141,7 @@ class Spool:
         self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
 
     def take(self, entry: int, slot: int) -> Iterator[EncodedBlock]:
-        """The encoded blocks of a slot of the spool."""
+        """Yield the encoded blocks of a slot of the spool."""
         spooled_tensor, begin = self.slots.entries[entry], self.slots.place(entry, slot)
         count = blocks_of(spooled_tensor.elements_in(slot))
         heads = list(_HEAD.iter_unpack(self._verified_bytes(begin, count * _HEAD.size)))
@@ -154,7 +154,7 @@ class Spool:
             yield EncodedBlock(row, payload, result)
 
     def take_bytes(self, entry: int, slot: int) -> Iterator[Bytes]:
-        """The bytes of a slot's blocks, of a `merged` or `whole` tensor."""
+        """Yield the bytes of a slot's blocks, for a `merged` or `whole` tensor."""
         spooled_tensor = self.slots.entries[entry]
         width = itemsize(spooled_tensor.dtype)
         data = self._read(self.slots.place(entry, slot), spooled_tensor.elements_in(slot) * width)
@@ -162,18 +162,18 @@ class Spool:
         yield from (data_of_slot[begin : begin + BLOCK * width] for begin in range(0, data_of_slot.size, BLOCK * width))
 
     def read_bytes(self, entry: int, start: int, stop: int) -> Bytes:
-        """Elements `start:stop` of a `merged` or `whole` tensor in the spool."""
+        """Return elements `start:stop` of a `merged` or `whole` tensor in the spool."""
         width = itemsize(self.slots.entries[entry].dtype)
         return np.frombuffer(self._read(self.slots.place(entry, 0) + start * width, (stop - start) * width), np.uint8)
 
     def take_digests(self, entry: int, slot: int) -> Iterator[bytes]:
-        """The digests of a slot's blocks, of a tensor that only the base has."""
+        """Yield the digests of a slot's blocks, for a tensor that only the base has."""
         count = blocks_of(self.slots.entries[entry].elements_in(slot))
         data = bytes(self._verified_bytes(self.slots.place(entry, slot), count * _DIGEST))
         yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
 
     def _verified_bytes(self, begin: int, size: int) -> memoryview:
-        """Bytes of the spool behind their checksum."""
+        """Read bytes of the spool, and verify the checksum in front of them."""
         data = self._read(begin, _CHECKSUM + size)
         if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
             raise _damage()
@@ -187,7 +187,7 @@ class Spool:
     def begin_reading(self) -> None:
         """Prepare for reading, when all slots are full.
 
-        On a network file system, other processes' writes are visible only after a file is opened. So it is reopened.
+        On a network file system, other processes' writes become visible only when a file is opened. So it is reopened.
         """
         self._file.close()
         self._file.check()
@@ -201,12 +201,12 @@ class Spool:
 
 
 def spooled(slots: SpoolSlots) -> dict[str, int]:
-    """Name and size of the file that a spool fills, for `OutputSpec`."""
+    """Return the name and size of the file that a spool fills, for `OutputSpec`."""
     return {slots.file.name: slots.file.file_bytes}
 
 
 def spec_of(plan: MergePlan, slots: SpoolSlots) -> OutputSpec:
-    """The `OutputSpec` of a merge whose files are written at the end, from the spool."""
+    """Return the `OutputSpec` of a merge whose files are written at the end, from the spool."""
     target = plan.output.target
     assert target is not None
     return OutputSpec(target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))

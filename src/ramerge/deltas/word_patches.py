@@ -1,14 +1,14 @@
-"""The compiled loops of `codec`: differences of two arrays of words, as positions and xors, and the way back.
+"""The compiled loops of `codec`: encode differences of two arrays of words as positions and xors, and apply them.
 
 Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are compared as bits: -0.0 differs from 0.0,
-and a NaN from one with another payload. Positions have two forms:
+and a NaN from a NaN with another payload. Positions have two forms:
 
     bitmap   uint64, element i at bit i % 64 of word i // 64; on little-endian machines bit i % 8 of byte i // 8
-    gaps     uint8: for each position its distance to the one after the previous position; 255 means "255, and the next
-             value is added"
+    gaps     uint8: for each position, its distance from the previous position + 1; 255 means "add 255, and go on
+             with the next value"
 
-Positions in gaps can only ascend. The xors of most elements fit into fewer bytes than their words, so they lie in as
-many planes of bytes as is best; words that do not fit follow. All loops check that positions and values fit the words
+Positions in gaps can only ascend. Most xors fit into fewer bytes than their words, so they are stored in the best
+number of byte planes; words that do not fit follow. All loops check that positions and values fit the words
 before they write to them.
 """
 
@@ -148,35 +148,35 @@ def compare(base: Words, other: Words, bitmap: Bitmap, values: Words) -> int:
     """Find the words that differ between two 1-D arrays of unsigned integers, of one type and length.
 
     Fills `bitmap`, of `bitmap_words(base.size)` words, and `values`, as long as `base` and of its type, with base ^
-    other of the words that differ, in order. Returns how many differ.
+    other for the words that differ, in order. Returns the number of words that differ.
     """
     return int(_comparing(base.itemsize)(base, other, bitmap, values))
 
 
 def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
-    """Write the positions of a bitmap as gaps, at most `most_gaps` of them; returns how many were written."""
+    """Write the positions of a bitmap as gaps, at most `most_gaps` values; return the number of values written."""
     return int(_writing_gaps()(bitmap, gaps))
 
 
 def patch(positions: Positions, base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
     """Copy blocks of words from `base` to `out`, with changes at the given positions.
 
-    One call for many blocks, because a thread that comes back from a short one waits longer for Python's lock than the
-    call has taken.
+    One call handles many blocks, because a thread that returns from a short call waits longer for Python's lock than
+    the call took.
 
     Args:
-        positions: their form.
+        positions: the form of the positions.
         base: 1-D, unsigned integers: the words of all blocks.
         spans: shape (blocks, 4): where in `data` a block's positions begin, where its values begin, as `split` writes
             them, where these end, and how many words are changed.
-        block: words of each block but the last.
+        block: words per block, except the last.
         data: positions and values of all blocks.
         planes: as for `split`.
         out: as `base`; may be the same array.
 
     Returns:
-        How many blocks are done before the first of which positions or values do not fit; of that, and of those behind
-        it, `out` holds anything.
+        The number of blocks before the first whose positions or values do not fit; from that block on, the content of
+        `out` is undefined.
     """
     kernel = _patching(positions, base.itemsize, planes)
     return int(kernel(base, spans.reshape(-1), block, data, out))
@@ -198,13 +198,13 @@ def fold(
     Several changes of the same words are made one after another, block by block, so that a block stays in the cache.
 
     Args:
-        positions: their form.
+        positions: the form of the positions.
         format: the numbers' format, a key of `kernels.element_formats.FORMATS`.
         words: as `base` of `patch`.
-        spans: as for `patch`, of the first block in every change, then of the second, and so on.
+        spans: as for `patch`, for the first block in every change, then for the second, and so on.
         block, data, planes: as for `patch`.
-        weights: one for each change, rounded here to the type of `total`.
-        total: float32, or float64 for F64, as many as there are words.
+        weights: one for each change, rounded to the type of `total`.
+        total: float32, or float64 for F64; one number per word.
 
     Returns:
         As `patch`.
@@ -219,26 +219,28 @@ def beyond(xors: Words, planes: int) -> int:
 
 
 def split(xors: Words, planes: int, values: Bytes) -> None:
-    """Write the xors as planes of bytes, the lowest bytes first; then xors that do not fit.
+    """Write the xors as planes of bytes, lowest bytes first; then xors that do not fit.
 
-    For an xor with more bits, all bytes in the planes are 0, and its word follows the planes. No xor is 0,
-    planes are from 1 up to the bytes of a word, and `values` has `values_size(...)` bytes.
+    For an xor with more bits, all bytes in the planes are 0, and its word follows the planes. Requires that no xor is
+    0, that planes are from 1 to the bytes of a word, and that `values` has `values_size(...)` bytes.
     """
     _split_kernel(xors.itemsize, planes)(xors, values)
 
 
 def values_size(updates: int, escapes: int, planes: int, width: int) -> int:
-    """Bytes that `split` writes for `updates` xors of `width` bytes; `escapes` of them do not fit into the planes."""
+    """Return the bytes that `split` writes for `updates` xors of `width` bytes, of which `escapes` do not fit the
+    planes.
+    """
     return updates * planes + escapes * width
 
 
 def bitmap_words(size: int) -> int:
-    """Words of the bitmap of so many elements."""
+    """Return the words of a bitmap for so many elements."""
     return -(-size // 64)
 
 
 def most_gaps(size: int, updates: int) -> int:
-    """The most values that the gaps of `updates` of `size` positions have."""
+    """Return the most values that the gaps of `updates` positions below `size` have."""
     return updates + size // 255
 
 
@@ -320,7 +322,7 @@ def _patch_kernel(
 
 
 def _join_lines(count: int, place: str) -> str:
-    """Source of a value from so many bytes."""
+    """Return source that composes a value from so many bytes."""
     parts = (f"(np.uint64(data[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
     return "value = " + " | ".join(parts)
 
@@ -339,8 +341,9 @@ def _split_kernel(width: int, planes: int) -> Any:
 
 
 def _kernel(name: str, template: str, width: int, arguments: str, /, **parts: str | list[str]) -> Any:
-    """A loop for words of `width` bytes; `arguments` has a letter for each argument: words, bitmap, plain bytes, "
-    "number."""
+    """Compile a loop for words of `width` bytes. `arguments` has a letter for each argument: words, bitmap, plain
+    bytes, number.
+    """
     name = f"{name}_{8 * width}"
     return native.load(name, native.fill(template, name=name, **parts), _types(width, arguments), "i64")
 

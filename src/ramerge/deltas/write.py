@@ -1,4 +1,4 @@
-"""`DeltaWriter`: writes the files of a delta, tensor after tensor, each block after block, as they come."""
+"""`DeltaWriter`: writes the files of a delta tensor by tensor, each block by block, as they arrive."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _PIECE = 1 << 20
 class DeltaWriter:
     """Writer of a delta into a staging directory, for one thread.
 
-    Call `changed` or `whole` for each tensor of the agent, in the order in which it shall have them, and `base_tensor`
-    for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
+    Call `changed` or `whole` for each tensor of the agent, in the agent's order, and `base_tensor` for each tensor of
+    the base without a call of `changed`; then `header` and `companion` for the agent's files; then `finish`.
 
     Args:
-        names: names of the coming tensors, for the size of headers.
+        names: names of the tensors to come, for the size of headers.
     """
 
     def __init__(self, staging: StagingDir, names: Iterable[str]) -> None:
@@ -77,7 +77,7 @@ class DeltaWriter:
         self._files.close()
 
     def changed(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[EncodedBlock]) -> None:
-        """Write a tensor that base and agent have in the same dtype and shape, whether it has changed or not."""
+        """Write a tensor that base and agent have in the same dtype and shape, changed or not."""
         rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, tensor_digest()
         with self._files.entry(DATA + name, "U8", lambda: [size], optional=True) as append:
             for block in blocks:
@@ -108,13 +108,13 @@ class DeltaWriter:
         self._tensors[name] = DeltaTensor(dtype, tuple(shape), "whole", math.prod(shape), "", found.hexdigest())
 
     def base_tensor(self, name: str, dtype: str, shape: Sequence[int], found: str) -> None:
-        """Note a tensor of the base, with its digest; the agent lacks it, or has another one of that name."""
+        """Record a tensor of the base, with its digest; the agent lacks it, or has another tensor with that name."""
         self._base[name] = (dtype, shape, found)
 
     def header(self, file: str, tensors: Sequence[str], header: bytes) -> None:
-        """Note one of the agent's files: its tensors in the order of their bytes, and the bytes before these.
+        """Record one of the agent's files: its tensors in the order of their bytes, and the bytes before them.
 
-        Without such bytes, any header that fits will do.
+        Without such bytes, any fitting header will do.
         """
         self._shards[file] = list(tensors)
         if header:
@@ -152,7 +152,7 @@ class DeltaWriter:
 
 
 def digest_of_file(path: Location) -> str:
-    """xxh3-128 of a file's bytes, in hexadecimal."""
+    """Return xxh3-128 of a file's bytes, in hexadecimal."""
     found = xxhash.xxh3_128()
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -161,7 +161,7 @@ def digest_of_file(path: Location) -> str:
 
 
 class _DataFiles:
-    """Safetensors files of a delta. Tensors are appended in order, with sizes known only afterwards."""
+    """Safetensors files of a delta. Tensors are appended in order; their sizes become known afterwards."""
 
     def __init__(self, staging: StagingDir, room: int) -> None:
         self._staging = staging
@@ -182,7 +182,7 @@ class _DataFiles:
     def entry(
         self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
     ) -> Iterator[Callable[[Any], None]]:
-        """Begin a tensor; returns a function that appends bytes to it. `shape` is called after the last byte."""
+        """Begin a tensor; yield a function that appends bytes to it. `shape` is called after the last byte."""
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
             self._end()

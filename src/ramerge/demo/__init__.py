@@ -1,7 +1,7 @@
-"""The demonstration: three tiny agents, trained by policy gradient on a task each, merged and scored.
+"""The demonstration: three tiny agents, each trained by policy gradient on its own task, are merged and scored.
 
 commands     `ramerge demo`
-run          merges the agents and prints what it did; copies them; `AGENTS`: their folder, which `ui` shows
-tasks        the tasks: prompts, right answers and rewards, for `scoring`; the names of tasks and agents, for `ui`, too
-scoring      scores of a model on the tasks, by generating; called by `run`
+run          merges the agents and prints what it did; copies the agents; `AGENTS`: their folder, which `ui` shows
+tasks        the tasks: prompts, right answers and rewards, for `scoring`; names of tasks and agents, also for `ui`
+scoring      scores a model on the tasks by generating; called by `run`
 """

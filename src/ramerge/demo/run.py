@@ -1,4 +1,4 @@
-"""The demonstration: tiny agents that come with the package are merged, scored, or copied; `AGENTS` is their folder."""
+"""The demonstration: merges, scores or copies the tiny agents of the package; `AGENTS` is their folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(out: Path | None, say: Print) -> None:
     """Run the demonstration: merge by RAM and RAM+, print the results and, if torch is installed, the scores.
 
     Args:
-        out: folder for the merged checkpoints, which replace those of an earlier demo; by default they are not kept.
+        out: folder for the merged checkpoints, which replace those of an earlier demo; by default, they are deleted.
     """
     say("One base model learned a little of three tasks; three agents were trained by policy gradient on one each:")
     for agent in DEMO_AGENTS:
@@ -69,12 +69,12 @@ def copy_models(folder: Path, say: Print) -> None:
     """Copy base and agents of the demonstration to a folder, under the names of the documentation.
 
     Args:
-        folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all, and
-            a few prompts of each agent's task, `code.jsonl`, `tool.jsonl` and `memory.jsonl`, with the right answers,
-            and `demo_reward.py` with the reward function `compute_score`.
+        folder: receives the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all,
+            and a few prompts of each agent's task, `code.jsonl`, `tool.jsonl` and `memory.jsonl`, with the right
+            answers, and `demo_reward.py` with the reward function `compute_score`.
 
     Raises:
-        PlanError: one of them exists; nothing was copied.
+        PlanError: one of these files or folders exists; nothing was copied.
         OSError: a file cannot be written.
     """
     prompt_files = {f"{agent.name}.jsonl": agent.task for agent in DEMO_AGENTS}
@@ -98,7 +98,7 @@ def copy_models(folder: Path, say: Print) -> None:
 
 
 def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict[str, list[float]]]:
-    """Score models on the tasks of the demonstration, and print shares of prompts that they answer exactly.
+    """Score models on the tasks of the demonstration, and print the shares of prompts that they answer exactly.
 
     Returns:
         The reward of each held-out prompt, 0 or 1, by model and task.
@@ -125,7 +125,7 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
 
 
 class _Compiling:
-    """Listener of the first merge, which explains once why kernels take seconds."""
+    """Listener of the first merge, which explains once why compiling kernels takes seconds."""
 
     def __init__(self, say: Print) -> None:
         self._say = say

@@ -1,4 +1,4 @@
-"""Scores of a model on the tasks of the demonstration: greedy completions, compared exactly with the answers."""
+"""Scores a model on the tasks of the demonstration: greedy completions must equal the answers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ PART = 50  # prompts of each task that `rewards` scores at a time
 def rewards(
     model_dir: Path, split: Literal["validation", "test"] = "validation", *, examples: int = EXAMPLES
 ) -> Iterator[dict[str, list[float]]]:
-    """Rewards of the demo's held-out prompts, a part of every task at a time: a score for `ramerge search`.
+    """Yield rewards of the demo's held-out prompts, a part of every task at a time: a score for `ramerge search`.
 
-    Prompts for the test come after those for validation, and none is in both.
+    Test prompts come after validation prompts in the draw, so no prompt is in both.
     """
     with _quiet():
         # versions of transformers differ in the dtype they load by default; widening bf16 is exact
@@ -69,7 +69,7 @@ def _rewards(model: object, tokenizer: object, examples: Sequence[Example]) -> l
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Run on one thread and without messages or progress bars; give the caller's settings back afterwards."""
+    """Run on one thread, without messages or progress bars; restore the caller's settings afterwards."""
     threads, verbosity, bars = torch.get_num_threads(), logging.get_verbosity(), logging.is_progress_bar_enabled()
     # The models are so small that a second thread costs more than it gives, much more on a busy machine.
     torch.set_num_threads(1)

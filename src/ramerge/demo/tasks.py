@@ -1,7 +1,7 @@
 """The tasks of the demonstration: their prompts, the right answers and rewards; and the names of its agents.
 
-A task draws prompts of one fixed length, so a batch of them needs no padding. Whether a prompt is for training or for
-testing is decided by a hash of its text: the two splits are disjoint whatever the seeds.
+A task draws prompts of one fixed length, so a batch needs no padding. A hash of its text decides whether a prompt is
+for training or for testing, so the two splits are disjoint for all seeds.
 """
 
 import hashlib
@@ -89,5 +89,5 @@ def prompts(task: DemoTask, split: Split, count: int, seed: int) -> list[Example
 
 
 def reward(example: Example, completion: str) -> float:
-    """The reward of the demonstration: 1.0 for exactly the right completion, 0.0 for any other."""
+    """Reward a completion of the demonstration: 1.0 for exactly the right one, 0.0 for any other."""
     return float(completion == example.answer)

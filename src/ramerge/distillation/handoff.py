@@ -1,4 +1,4 @@
-"""From a merge to a folder that a trainer starts from: student, teachers, prompts and configuration."""
+"""Writes a folder that a trainer starts from: student, teachers, prompts and configuration of a merge."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from ramerge import InputError, Options, RecipeError, __version__
 from ramerge.distillation.merged import (
     check_agents,
-    check_tasks,
     check_tokens,
     notes_of_changes,
     open_merge,
+    refuse_single_run_soup,
     teachers_of,
 )
 from ramerge.distillation.prompts import hardest, hold_out, likelihoods_of, read_files, tasks_of
@@ -37,16 +37,16 @@ class Handoff(Displayed):
     """Record of a handoff to a trainer: the content of `handoff.json`.
 
     Attributes:
-        trainer: the trainer and the version whose formats the files have.
+        trainer: the trainer, and the version whose formats the files have.
         student: the folder of the merge, from which the distillation starts.
-        teachers: name of each agent to its folder or hub id.
-        prompts: how many prompts of each teacher the dataset has.
-        prompt_files: the files that these come from.
-        held_out: how many prompts of each teacher are held out to score the student with; empty if none are.
+        teachers: the folder or hub id of each agent, by name.
+        prompts: the number of prompts of each teacher in the dataset.
+        prompt_files: the files of these prompts.
+        held_out: the number of prompts of each teacher that are held out to score the student; empty if none are.
         files: names of the files in the folder.
         command: the command that starts the trainer.
-        needs: what must be there before; empty if nothing but the trainer.
-        notes: what a reader must know.
+        needs: what the command needs apart from the trainer; empty if nothing.
+        notes: notes for the reader.
 
     Example:
         >>> prompts = {name: f"{name}.jsonl" for name in ("code", "tool", "memory")}
@@ -71,7 +71,7 @@ class Handoff(Displayed):
         return {"trainer": self.trainer, "student": self.student, "teachers": len(self.teachers), **self.prompts}
 
     def lines(self) -> list[str]:
-        """A line for each teacher: how many prompts it gets, from which files, and where it is."""
+        """A line for each teacher: its number of prompts, their files, and its location."""
         return [
             f"{name}: {quantity(count, 'prompt')} of {', '.join(self.prompt_files[name])}"
             f"{f', {self.held_out[name]:,} more held out' if self.held_out else ''}; teacher {self.teachers[name]}"
@@ -79,11 +79,11 @@ class Handoff(Displayed):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as plain values."""
+        """Return the record as plain values."""
         return {"schema": SCHEMA, "ramerge_version": __version__, **asdict(self)}
 
     def to_json(self) -> str:
-        """The text of `handoff.json`."""
+        """Return the text of `handoff.json`."""
         return dumped(self.to_dict())
 
 
@@ -99,24 +99,25 @@ def handoff(
 ) -> Handoff:
     """Write what a trainer needs to distill the agents of a merge (teachers) into the merge (student).
 
-    No weights are read or copied: files name the student and the teachers where they are.
+    No weights are read or copied: the files refer to the student and the teachers by path or hub id.
 
     Args:
-        merged: the folder of a merge, or of a search, whose best merge is taken.
+        merged: the folder of a merge, or of a search, whose best merge is used.
         out: the folder to write; a new or empty one, or with `options.overwrite` one that `handoff` has written.
-        trainer: its name in the registry `ramerge.trainers`: `trl`, `trl-async`, `verl`, `nemo-rl` or `slime`.
-        prompts: name of an agent to a file or folder of prompts of its task; by default those that the recipe of the
-            merge names, or that its search has read.
-        teachers: name of an agent to the checkpoint that stands in for it, where its own is an adapter, a delta or
-            moved; by default those of the recipe.
-        settings: which prompts are taken, and how long replies are. By default all prompts.
+        trainer: the trainer's name in the registry `ramerge.trainers`: `trl`, `trl-async`, `verl`, `nemo-rl` or
+            `slime`.
+        prompts: a file or folder of prompts of each agent's task, by the agent's name; by default, the prompts of the
+            merge's recipe or of its search.
+        teachers: checkpoints that replace an agent's own, by the agent's name, if its own is an adapter, a delta or has
+            moved; by default, the recipe's.
+        settings: the choice of prompts, by default all, and the length of replies.
         options: `overwrite` applies.
 
     Returns:
-        What was written, and the command that starts the trainer.
+        The record of the written files, with the command that starts the trainer.
 
     Raises:
-        RecipeError: there is no merge with its record, an agent's checkpoint is none that trainers load, or `out` is
+        RecipeError: there is no merge with its record, trainers cannot load an agent's checkpoint, or `out` is
             one of the inputs or holds something else.
         InputError: there are no prompts, an agent has none, or a file is wrong. The first error lists all problems.
         OutputError: a file cannot be written.
@@ -137,7 +138,7 @@ def handoff(
     if trainer not in TRAINERS:
         failures.add(RecipeError(unknown("trainer", trainer, [*TRAINERS])))
     failures.raise_all()
-    check_tasks(student, teachers or {})
+    refuse_single_run_soup(student, teachers or {})
     agents = [*student.recipe.agents]
     files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
     if not files.keys() >= {*agents}:

@@ -1,4 +1,4 @@
-"""The merge that becomes the student, and its agents that become the teachers, as far as trainers can load them."""
+"""The merge that becomes the student, and its agents that become the teachers, if trainers can load them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Merge:
     """A merge on this machine.
 
     Attributes:
-        folder: of its checkpoint.
-        recipe: that it was merged by.
-        search: the folder of the search that chose it; None of a merge without one.
+        folder: the folder of its checkpoint.
+        recipe: its resolved recipe.
+        search: the folder of the search that chose it; None for a merge without a search.
     """
 
     folder: Path
@@ -44,7 +44,7 @@ class Merge:
 
     @property
     def prompts(self) -> dict[str, tuple[Path, ...]]:
-        """The files of prompts of each agent: those of the recipe, or those that its search has read."""
+        """The prompt files of each agent: from the recipe, or from the search that chose the merge."""
         if self.recipe.prompts or self.search is None:
             return {name: (self.recipe.folder / Path(path).expanduser(),) for name, path in self.recipe.prompts.items()}
         files: dict[str, tuple[Path, ...]] = {}
@@ -56,10 +56,10 @@ class Merge:
 
 
 def open_merge(merged: str | os.PathLike[str]) -> Merge:
-    """The merge in a folder, which is that of a merge or of a search.
+    """Open the merge in the folder of a merge or of a search.
 
     Raises:
-        RecipeError: it is remote or missing, has no record, or is a sweep; or it is a delta or an adapter, which
+        RecipeError: the folder is remote, missing, a sweep, or has no record; or it holds a delta or an adapter, which
             trainers cannot load; with the command that makes a checkpoint.
     """
     if is_remote(text := os.fspath(merged)):
@@ -91,11 +91,11 @@ def open_merge(merged: str | os.PathLike[str]) -> Merge:
     return Merge(folder.absolute(), recipe, path.absolute() if folder != path else None)
 
 
-def check_tasks(merge: Merge, teachers: Iterable[str]) -> None:
-    """Refuse a soup of one run, unless each of its members has a teacher by name.
+def refuse_single_run_soup(merge: Merge, teachers: Iterable[str]) -> None:
+    """Refuse a soup of one run, unless each of its members gets a teacher by name.
 
     Raises:
-        RecipeError: it is such a soup.
+        RecipeError: the merge is such a soup.
     """
     method = METHODS.get(merge.recipe.method)
     if method is not None and method.along_run and not merge.recipe.agents.keys() <= set(teachers):
@@ -104,14 +104,14 @@ def check_tasks(merge: Merge, teachers: Iterable[str]) -> None:
 
 
 def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
-    """The teacher of each agent, as trainers load it: an absolute folder, or a hub id.
+    """Return the teacher of each agent, as trainers load it: an absolute folder, or a hub id.
 
     Args:
         merge: the merge.
-        others: teachers that stand in for an agent's own checkpoint, by name of the agent.
+        others: teachers that replace an agent's own checkpoint, by the agent's name.
 
     Raises:
-        RecipeError: a checkpoint is missing, or is none that trainers load; with all problems and commands.
+        RecipeError: a checkpoint is missing, or trainers cannot load it; with all problems and commands.
     """
     teachers: dict[str, str] = {}
     problems = [
@@ -134,7 +134,7 @@ def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
 
 
 def _repeated(teachers: Mapping[str, str], recipe: Recipe) -> list[str]:
-    """Problems of teachers that are one model, or the base."""
+    """Return problems of teachers that are the same model, or the base."""
     base: dict[str, str] = {}
     if recipe.base is not None:
         with suppress(ValueError):  # it need not be there any more
@@ -148,7 +148,7 @@ def _repeated(teachers: Mapping[str, str], recipe: Recipe) -> list[str]:
 
 
 def _holds_equal_weights(folder: Path, other: Path) -> bool:
-    """Whether two folders have the same files of weights. Those of models that differ are read up to there only."""
+    """Whether two folders have identical weight files. Files are read only up to the first difference."""
     files, others = ([*sorted(path for each in _WEIGHTS for path in place.glob(each))] for place in (folder, other))
     return (
         bool(files)
@@ -158,7 +158,7 @@ def _holds_equal_weights(folder: Path, other: Path) -> bool:
 
 
 def _teacher(name: str, agent: Agent, merge: Merge) -> str:
-    """The checkpoint of an agent. Raises `ValueError` with what to do where there is none."""
+    """Return the checkpoint of an agent. Raises `ValueError` with advice if there is none."""
     command = (
         f"make one: ramerge merge {shlex.quote(str(merge.folder / RECIPE))} TEACHER --method passthrough "
         f"--set {shlex.quote(f'parameters.agent={name}')}; and give it: --teacher {shlex.quote(f'{name}=TEACHER')}"
@@ -173,7 +173,7 @@ def _teacher(name: str, agent: Agent, merge: Merge) -> str:
 
 
 def _loadable(name: str, model: str, folder: Path) -> str:
-    """A model as trainers name it. Raises `ValueError` if they cannot load it."""
+    """Return a model's name as trainers take it. Raises `ValueError` if they cannot load the model."""
     parts = parts_of(model, folder)
     if len(parts) > 1:
         raise ValueError(f"teacher {name}: {model} has adapters on top, which no trainer loads")
@@ -188,7 +188,7 @@ def _loadable(name: str, model: str, folder: Path) -> str:
 
 
 def _lacking(folder: Path) -> str | None:
-    """The reason why trainers cannot load a folder; None if they can."""
+    """Return the reason why trainers cannot load a folder; None if they can."""
     if not folder.is_dir():
         return "is no folder"
     if kind := _change_in(folder):
@@ -199,18 +199,18 @@ def _lacking(folder: Path) -> str | None:
 
 
 def _change_in(folder: Path) -> str | None:
-    """The kind of change that a folder holds in place of a model; None if it holds no change."""
+    """Return the kind of change that a folder holds in place of a model; None if it holds no change."""
     if (folder / DELTA_INDEX).is_file():
         return "a delta"
     return "an adapter" if (folder / "adapter_config.json").is_file() else None
 
 
 def notes_of_changes(merge: Merge, teachers: Mapping[str, str]) -> list[str]:
-    """Notes where the weights of an agent were written after the merge.
+    """Return notes on agents whose weights were written after the merge.
 
     Args:
         merge: the merge.
-        teachers: the folders of agents, or their hub ids, of which nothing is known.
+        teachers: the folders of agents, or hub ids, which are not checked.
     """
     merge_time = (merge.folder / RECORDS[0]).stat().st_mtime_ns
     return [
@@ -222,7 +222,7 @@ def notes_of_changes(merge: Merge, teachers: Mapping[str, str]) -> list[str]:
 
 
 def check_tokens(recipe: Recipe) -> list[str]:
-    """Notes where teachers may have other tokens than the student."""
+    """Return notes if teachers may have other tokens than the student."""
     if recipe.allow.different_tokens or recipe.allow.vocabulary:
         return [
             "the recipe allows models with other tokens (allow.different_tokens, allow.vocabulary); trainers compare "
@@ -235,7 +235,7 @@ def check_agents(names: Sequence[str], prompts: Mapping[str, object]) -> None:
     """Check that each agent has prompts, and that prompts belong to agents.
 
     Raises:
-        InputError: an agent has none, or a name is no agent's.
+        InputError: an agent has no prompts, or a name is not an agent's.
     """
     if not prompts:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The dataset of a distillation: prompts of each agent's task, as conversations; those that a merge finds hardest."""
+"""The dataset of a distillation: prompts of each agent's task, as conversations; the choice of the hardest prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKENIZER = JsonLimits(size=1 << 28, signs=1 << 26)
 
 
 def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
-    """The prompts of each agent, each once.
+    """Read the prompts of each agent, without duplicates.
 
     Raises:
         InputError: a file cannot be read, or prompts have lost their special tokens; all agents are listed.
@@ -50,12 +50,12 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
 
 
 def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[list[TaskPrompt], str | None]:
-    """The prompts as conversations, and the chat template that they need; None for that of the tokenizer.
+    """Return the prompts as conversations, and the chat template that they need; None for the tokenizer's own.
 
     Text is written as it is, after the special tokens that the student's tokenizer puts in front of plain text.
 
     Raises:
-        InputError: some prompts are text and others messages, or some have their special tokens and others have not:
+        InputError: some prompts are text and others messages, or only some have their special tokens:
             one template cannot write both.
     """
     forms = {_form(prompt): (name, prompt) for name, each in prompts.items() for prompt in each}
@@ -69,7 +69,7 @@ def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[li
         TaskPrompt(
             name,
             prompt.messages if prompt.text is None else [{"role": "user", "content": prompt.text}],
-            prompt.about.get(_TRUTH),
+            prompt.reward_fields.get(_TRUTH),
         )
         for name, each in prompts.items()
         for prompt in each
@@ -101,7 +101,7 @@ def _form(prompt: Prompt) -> str:
 
 
 def _beginning(student: Path) -> str:
-    """The special tokens that a tokenizer puts in front of plain text."""
+    """Return the special tokens that a tokenizer puts in front of plain text."""
     try:
         processor: Any = read_object(student / "tokenizer.json", _TOKENIZER).get("post_processor") or {}
         steps = processor.get("processors", [processor])
@@ -116,7 +116,7 @@ def _beginning(student: Path) -> str:
 def hold_out(
     prompts: Mapping[str, Sequence[Prompt]], count: int
 ) -> tuple[dict[str, list[Prompt]], dict[str, list[Prompt]]]:
-    """Divide the prompts of each agent: those to train on, and `count` to score the student with.
+    """Divide the prompts of each agent into prompts to train on, and `count` prompts to score the student with.
 
     Which prompts are held out depends on the prompts, and not on their order.
 
@@ -141,13 +141,13 @@ def _digest(prompt: Prompt) -> bytes:
 def hardest(
     prompts: Mapping[str, Sequence[Prompt]], likelihoods: Mapping[str, Mapping[str, float]], count: int
 ) -> dict[str, list[Prompt]]:
-    """The prompts of each agent to which the merge is least likely to give the agent's reply.
+    """Choose the prompts of each agent to which the merge is least likely to give the agent's reply.
 
     Args:
-        prompts: by agent.
-        likelihoods: for each agent, the key of a prompt to a value that is higher the likelier the merge gives the
-            agent's reply; prompts without one are left out.
-        count: how many prompts of each agent to keep; all that have a value if they are fewer.
+        prompts: prompts by agent.
+        likelihoods: by agent and key of a prompt, a value that increases with the likelihood of the agent's reply under
+            the merge; prompts without a value are left out.
+        count: the number of prompts to keep for each agent; all with a value if there are fewer.
 
     Raises:
         InputError: no prompt of an agent has a value.
@@ -169,12 +169,12 @@ def hardest(
 
 
 def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
-    """How likely the best merge of a search gives the replies of the agents: for each agent, by key of the prompt.
+    """Return how likely the agents' replies are under the best merge of a search, by agent and key of the prompt.
 
-    Values are only compared with one another: whatever the search has scored by, higher is likelier here.
+    Values can only be compared with one another: higher is likelier, whatever the search's score.
 
     Raises:
-        RecipeError: there is no search, or none by prompts.
+        RecipeError: there is no search, or it used no prompts.
     """
     if search is None or not (search / CALIBRATION).is_dir():
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""`HandoffSettings`: which prompts a handoff takes, declared once for API, options of the command and reference."""
+"""`HandoffSettings`: the choice of prompts, declared once for API, options of the command and reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramerge.sdk.text import quoted
 @documented
 @dataclass(frozen=True, kw_only=True)
 class HandoffSettings:
-    """Prompts of a handoff, and the length of the student's replies.
+    """Settings of a handoff: its prompts, and the length of the student's replies.
 
     Raises:
         RecipeError: a value is impossible.

@@ -1,4 +1,4 @@
-"""A lesson, which is handed to a trainer, and the registry of trainers: entry points in `ramerge.trainers`."""
+"""`Lesson`, which a trainer receives, and the registry of trainers: entry points in `ramerge.trainers`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class TaskPrompt:
     """A prompt of the dataset.
 
     Attributes:
-        teacher: the agent that knows the task.
+        teacher: the agent that was trained on the task.
         messages: the conversation up to the reply; text is the content of one message, and `Lesson.template` writes it
             as it is.
-        truth: what a reward function compares a reply with; None if that is not known.
+        truth: the ground truth for a reward function; None if unknown.
     """
 
     teacher: str
@@ -40,8 +40,8 @@ class Lesson:
         student: the folder of the merge, absolute.
         teachers: name of each agent to its absolute folder or hub id.
         tasks: prompts to train on.
-        template: the chat template that writes the messages as they are; None for that of the tokenizer.
-        max_new: tokens of a reply at most.
+        template: the chat template that writes the messages as they are; None for the tokenizer's own.
+        max_new: the most tokens of a reply.
         out: the folder that will hold the files, absolute.
         held_out: prompts to score the student with, which it is not trained on.
     """
@@ -55,16 +55,16 @@ class Lesson:
     held_out: Sequence[TaskPrompt] = ()
 
     def place(self, name: str) -> str:
-        """The absolute path of a file of the folder."""
+        """Return the absolute path of a file in the folder."""
         return str(self.out / name)
 
     @property
     def validation(self) -> str:
-        """The absolute path of the prompts for trainers that validate: those held out, or else all."""
+        """The absolute path of the prompts for trainers that validate: the held-out prompts, or else all."""
         return self.place(_HELD_OUT if self.held_out else _PROMPTS)
 
     def datasets(self, rows: Callable[[Sequence[TaskPrompt]], str]) -> dict[str, str]:
-        """The files of prompts: `prompts.jsonl`, and if some are held out, `held_out.jsonl`.
+        """Return the files of prompts: `prompts.jsonl`, and if some are held out, `held_out.jsonl`.
 
         Args:
             rows: writes prompts in the trainer's form.
@@ -78,10 +78,10 @@ class Trainer:
     """A trainer that distills several teachers into one student, on replies that the student samples.
 
     Attributes:
-        title: its name and the version whose formats are written.
-        files: the files that it reads, by name in OUT.
-        command: the command that starts it, with `{out}` for the folder.
-        needs: what must be there before the command runs; empty if nothing but the trainer itself.
+        title: the trainer's name, and the version whose formats are written.
+        files: returns the files that the trainer reads, by name in OUT.
+        command: the command that starts the trainer, with `{out}` for the folder.
+        needs: what the command needs apart from the trainer itself; empty if nothing.
         interface: the version of the plug-in interface that it is written for.
 
     Example:
@@ -103,12 +103,12 @@ TRAINERS: Registry[Trainer] = Registry("ramerge.trainers", Trainer)
 
 
 def json_lines(rows: Iterable[Mapping[str, object]]) -> str:
-    """JSON Lines: one object a line."""
+    """Return JSON Lines: one object per line."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def as_yaml(values: Mapping[str, object], comment: str = "") -> str:
-    """YAML with a comment at its head, of one or more lines."""
+    """Return YAML with a comment at the top, of one or more lines."""
     stream, yaml = io.StringIO(), YAML()
     yaml.default_flow_style = False
     yaml.width = 1_000_000  # no paths are folded
@@ -117,5 +117,5 @@ def as_yaml(values: Mapping[str, object], comment: str = "") -> str:
 
 
 def script(name: str) -> str:
-    """A file that is written as it is, from `trainers/_scripts/`."""
+    """Return a file of `trainers/_scripts/`, which is written unchanged."""
     return (resources.files("ramerge.distillation.trainers") / "_scripts" / name).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Recipes in mergekit's form: the core finds it by its entry point in the group `ramerge.recipes`.
+"""Recipes in mergekit's form. The core finds this form by its entry point in the group `ramerge.recipes`.
 
-translate    the recipe in ramerge's form, for `core/recipe/read`; calls all others; where relative paths start; what
-             replaces the flags of mergekit's command line
-methods      mergekit's methods and their parameters, and what they are here
-values       values that differ over layers (gradients) and tensors (filters), and the equivalent rules
+translate    translates the recipe, for `core/recipe/read`, and calls the other modules; chooses where relative paths
+             start; lists replacements of the flags of mergekit's command line
+methods      mergekit's methods and parameters, and their counterparts in ramerge
+values       values that differ by layer (gradients) or tensor (filters), and the equivalent rules
 """

@@ -1,4 +1,4 @@
-"""mergekit's methods and their parameters, with their counterparts here."""
+"""mergekit's methods and their parameters, with their counterparts in ramerge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _density(density: float) -> float:
 
 
 def _drop_rate(density: float) -> float:
-    """1 - density in decimal: 0.3 for 0.7, where the difference of floats is 0.30000000000000004."""
+    """Return 1 - density in decimal: 0.3 for 0.7, where the difference of floats is 0.30000000000000004."""
     rate = float(1 - Decimal(repr(_density(density))))
     if rate == 1:
         raise ValueError(f"must be above 0, not {density:g}: nothing would be left of the model")
@@ -27,7 +27,7 @@ def _drop_rate(density: float) -> float:
 
 
 def _angle_parts(parameters: dict[str, object]) -> dict[str, object]:
-    """Parts with their own angle in `nuslerp`: rows and columns have swapped names in mergekit."""
+    """Choose which parts have their own angle in `nuslerp`; mergekit's rows are ramerge's columns."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
     return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}
 
@@ -43,11 +43,11 @@ class MergekitSetting:
     """A parameter of one of mergekit's methods.
 
     Attributes:
-        ours: its name here; None if it has no effect here.
-        default: mergekit's default; None if there is none. Then the parameter is not written.
+        ours: its name in ramerge; None if it has no effect in ramerge.
+        default: mergekit's default; None if there is none, and the parameter is not written.
         each: whether every model may have its own value.
-        is_shared: whether it is one value here all the same, because there is only one model.
-        convert: from mergekit's value to ramerge's; raises ValueError with the problem.
+        is_shared: whether it is one value in ramerge nevertheless, because there is only one model.
+        convert: converts mergekit's value to ramerge's; raises ValueError with the problem.
     """
 
     ours: str | None
@@ -64,12 +64,12 @@ class MergekitMethod:
     """One of mergekit's methods.
 
     Attributes:
-        constants: parameters here for the same results as there.
-        base: what the base is: the `origin` of task vectors; the same `if given`; one of the `models`; or the `first`
-            of them.
-        only: how many models it takes, if that is not checked later.
-        join: from parameters here, each from a setting, to equivalent ones.
-        in_bfloat16: the share of elements that differ from mergekit's where it computes in bfloat16, if it is much.
+        constants: parameters of ramerge that give mergekit's results.
+        base: the role of the base: the `origin` of task vectors; the origin `if given`; one of the `models`; or the
+            `first` of the models.
+        only: the number of models that it takes, if that is not checked later.
+        join: combines ramerge's parameters, one per setting, into equivalent ones.
+        in_bfloat16: the share of elements that differ when mergekit computes in bfloat16, if it is large.
     """
 
     ours: str

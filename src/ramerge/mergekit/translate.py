@@ -1,4 +1,4 @@
-"""Translates recipes from mergekit's form to ramerge's, and reports everything in them that is not supported.
+"""Translates recipes from mergekit's form to ramerge's, and reports everything that is not supported.
 
     merge_method, base_model    method, base
     models                      agents, named after the last part of each path or hub id
@@ -6,7 +6,7 @@
     parameters                  parameters; a model's own override those of the whole recipe
     out_dtype, else dtype       dtype
 
-A parameter that the recipe does not give gets mergekit's default, never ramerge's. Mistakes that mergekit ignores
+A parameter that is missing in the recipe gets mergekit's default, never ramerge's. Mistakes that mergekit ignores
 silently, such as a misspelt key, are refused here.
 """
 
@@ -58,7 +58,7 @@ FLAGS: Mapping[str, str] = {
     "--async-write": f"{_UNNEEDED}: writing always overlaps with computing",
     "--write-threads": f"{_UNNEEDED}: writing always overlaps with computing",
 }
-"""Replacements of the flags of mergekit; docs/guides/mergekit.md has the same list."""
+"""Replacements for mergekit's flags; docs/guides/mergekit.md has the same list."""
 
 
 # keys of recipes for other programs that come with mergekit, and the messages about them
@@ -98,14 +98,15 @@ def translate(document: Document, look: Look = blind) -> Document:
     """Translate a recipe from mergekit's form to ramerge's. Messages still show the lines and flags of the original.
 
     Args:
-        look: gives the names of the base's tensors (without a base, the first agent's), if values depend on them.
+        look: returns the names of the base's tensors (without a base, the first agent's); called if values depend on
+            them.
     """
     return _Translation(document, look).run()
 
 
 @dataclass(frozen=True)
 class MergekitModel:
-    """A model of the recipe: its text, its place there, and its own parameters.
+    """A model of the recipe: its text, its key in the document, and its own parameters.
 
     Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
     """
@@ -116,7 +117,7 @@ class MergekitModel:
 
 
 def _by_name(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
-    """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
+    """Name models after the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
     by_name: dict[str, MergekitModel] = {}
     for model in models:
         path = model.text if "+" in model.text else model.text.partition("@")[0]
@@ -131,7 +132,9 @@ def _by_name(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
 
 
 def _text_of(value: object) -> str:
-    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these."""
+    """Return a model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit converts
+    these.
+    """
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, Mapping):
@@ -155,7 +158,7 @@ def _text_of(value: object) -> str:
 
 
 def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
-    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice."""
+    """Sources without their range, the number of layers that they all have, and the parameters of the only slice."""
     whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
     if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
         raise ValueError("are not supported")
@@ -268,7 +271,7 @@ class _Translation:
     # --- models ---
 
     def open_slice(self) -> None:
-        """Take the models from a slice that holds all layers. mergekit itself makes such a slice from `models`."""
+        """Take the models from a slice that holds all layers. mergekit makes such a slice from `models`."""
         slices = self.values.get("slices")
         if not slices:
             return
@@ -325,7 +328,7 @@ class _Translation:
     def choose_agents(
         self, method: MergekitMethod | None, models_of_recipe: Sequence[MergekitModel], base: MergekitModel | None
     ) -> dict[str, MergekitModel]:
-        """Agents by name, in the order of sums. Some methods take the base for one of them, as in mergekit."""
+        """Return agents by name, in summation order. For some methods, the base is one of them, as in mergekit."""
         others = [model for model in models_of_recipe if base is None or model.text != base.text]
         if method is None or method.base in ("origin", "if given"):
             if models_of_recipe and not others:
@@ -419,7 +422,7 @@ class _Translation:
             self.result.rules_from = "filters and gradients"
 
     def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
-        """The tensors on which values depend; empty if they are unknown, which is a problem."""
+        """Return the tensors on which values depend; empty if they are unknown, which is reported as a problem."""
         try:
             names = self.look(self.result)
             if any(len(case.steps) > 1 for slot in varying for case in slot.value):
@@ -430,7 +433,7 @@ class _Translation:
             return []
 
     def check_cases(self, slot: _Slot, tensors: Sequence[NamedTensor]) -> None:
-        """Warn of filters without a tensor, and report tensors without a case."""
+        """Warn about filters that match no tensor, and report tensors without a case."""
         for case in slot.value:
             if tensors and case.text is not None and not any(case.text in tensor.name for tensor in tensors):
                 warning = self.document.where(slot.origin, f"filter {case.text!r}: no tensor's name holds it")
@@ -475,7 +478,9 @@ class _Translation:
         return name
 
     def write_tokenizer(self, base: MergekitModel | None, agents: Mapping[str, MergekitModel]) -> None:
-        """Write the source of the output's tokenizer. Report changes of embeddings, and note other chat templates."""
+        """Write the source of the output's tokenizer. Report unsupported changes of embeddings, and note other chat
+        templates.
+        """
         advice = "the output gets the base's tokenizer and chat template; companions: AGENT takes an agent's"
         source, tokenizer = self.values.get("tokenizer_source"), self.values.get("tokenizer")
         if source is not None:
@@ -506,7 +511,8 @@ class _Translation:
     ) -> None:
         """Write a model of the recipe as the tokenizer's source; planning checks that all have the same tokens.
 
-        Then neither the union of all vocabularies nor an agent's vocabulary moves a row of the embeddings.
+        With the same tokens, neither the union of all vocabularies nor an agent's vocabulary moves a row of the
+        embeddings.
         """
         if source == "base":
             self.put_companions("base" if base is not None else next(iter(agents), "base"), key)
@@ -536,7 +542,7 @@ class _Translation:
 
 
 class _Slot(NamedTuple):
-    """A parameter of the result, or its value for an agent: its key, mergekit's value, and where that was written."""
+    """A parameter of the result, or its value for an agent: its key, mergekit's value, and the origin of that value."""
 
     key: Key
     value: Value
@@ -573,10 +579,10 @@ DIALECT = Dialect(_MARKS, translate, FLAGS)
 
 
 def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str | None]:
-    """The folder at which paths of a recipe in mergekit's form start, and a note if there was a choice.
+    """Return the folder that paths of a recipe in mergekit's form are relative to, and a note if there was a choice.
 
-    mergekit starts at the working directory, and recipes are often kept next to their models or in a folder of their
-    own there. All paths start at the same folder: the first of these under which most of the models exist.
+    In mergekit, paths are relative to the working directory; recipes are often stored next to their models, or in a
+    subfolder. All paths start at the same folder: the first of these three with the most models.
     """
     if document.source is None:
         return document.folder, None

@@ -1,8 +1,8 @@
-"""Values of mergekit's parameters: the same everywhere, or a gradient over layers, or by filter on tensors' names.
+"""Values of mergekit's parameters: the same for all tensors, a gradient over layers, or chosen by filters on names.
 
-A list of numbers is a gradient: from the first layer to the last one, linear between its numbers; tensors outside of
-the layers have the first one. A filter is for tensors whose names hold its text. The first case that is for a tensor
-counts; if none is, the next level counts: model, slice, recipe, default.
+A list of numbers is a gradient: linear between its numbers, from the first layer to the last; tensors outside of the
+layers get the first number. A filter applies to tensors whose names hold its text. The first case that applies to a
+tensor counts; if none does, the next level is tried: model, slice, recipe, default.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _WORDS = {float: "a number", bool: "true or false", int: "a whole number"}
 
 @dataclass(frozen=True)
 class ValueCase:
-    """A value, or the numbers of a gradient, for the tensors whose names hold a text; for all if there is none."""
+    """A value, or the numbers of a gradient, for tensors whose names hold a text; for all tensors without a text."""
 
     text: str | None
     steps: tuple[Any, ...]
     convert: Callable[[Any], Any]
 
     def at(self, place: float) -> Any:
-        """The value at a place between 0, the first layer, and 1, the last one."""
+        """Return the value at a place between 0, the first layer, and 1, the last layer."""
         position = place * (len(self.steps) - 1)
         lower = int(position)
         if position == lower:
@@ -48,13 +48,13 @@ ParameterLevel = Mapping[str, tuple[Value, Key]]
 
 
 def read_value(value: object, kind: type, convert: Callable[[object], object]) -> Value:
-    """A value as mergekit reads it, up to the first case that is for all tensors.
+    """Read a value as mergekit does, up to the first case for all tensors.
 
     Args:
-        convert: from mergekit's value to ramerge's; raises ValueError with the problem.
+        convert: converts mergekit's value to ramerge's; raises ValueError with the problem.
 
     Raises:
-        ValueError: the value has no form that mergekit has, or it is not of that kind.
+        ValueError: the value has no form that mergekit knows, or is not of this kind.
     """
     entries = [value] if isinstance(value, Mapping) else value
     if not isinstance(entries, list | tuple) or not any(isinstance(entry, Mapping) for entry in entries):
@@ -86,7 +86,7 @@ def _case(text: str | None, value: object, kind: type, convert: Callable[[object
 
 
 def _read(value: object, kind: type) -> Any:
-    """A value as mergekit reads it: its YAML reads `1e-5` as text, which becomes a number here."""
+    """Read a value as mergekit does: its YAML parser reads `1e-5` as text, which becomes a number here."""
     try:
         result = _READERS[kind].validate_python(value)
     except ValidationError as error:
@@ -97,7 +97,7 @@ def _read(value: object, kind: type) -> Any:
 
 
 def chain(levels: Sequence[Value]) -> Value:
-    """The cases of several levels in one order: the first level's come first."""
+    """Concatenate the cases of several levels: the first level's come first."""
     cases: list[ValueCase] = []
     for value in levels:
         cases += value
@@ -107,7 +107,7 @@ def chain(levels: Sequence[Value]) -> Value:
 
 
 def is_varying(value: Value) -> bool:
-    """Whether tensors have different values, or only some have one."""
+    """Whether tensors have different values, or only some have a value."""
     if not value:
         return False
     same = all(case.steps == value[0].steps and len(case.steps) == 1 for case in value)
@@ -115,7 +115,7 @@ def is_varying(value: Value) -> bool:
 
 
 def value_text(value: object) -> str:
-    """A value of a recipe in mergekit's form, in messages."""
+    """Format a value of a recipe in mergekit's form for messages."""
     text = repr(value)
     return text if len(text) < 60 else type(value).__name__
 
@@ -125,14 +125,14 @@ def value_text(value: object) -> str:
 
 @dataclass(frozen=True)
 class NamedTensor:
-    """A tensor as values see it: its name, its layer's number if it has one, and its place from 0 to 1."""
+    """A tensor's properties on which values depend: its name, its layer's number if any, and its place from 0 to 1."""
 
     name: str
     layer: int | None
     place: float
 
     def value(self, value: Value) -> ValueCase | None:
-        """The first case that applies to the tensor."""
+        """Return the first case that applies to the tensor."""
         return next((case for case in value if case.text is None or case.text in self.name), None)
 
 
@@ -140,7 +140,7 @@ ANYWHERE = NamedTensor("", None, 0.0)
 
 
 def tensors_of(names: Sequence[str]) -> list[NamedTensor]:
-    """The tensors of these names.
+    """Return the tensors with these names.
 
     Raises:
         ValueError: there are several stacks of layers, so that a layer's number does not determine its place.
@@ -164,16 +164,16 @@ def tensors_of(names: Sequence[str]) -> list[NamedTensor]:
 
 
 Rule = dict[str, Any]
-"""As in recipes, with all parameters."""
+"""A rule as in recipes, with all parameters."""
 
 
 def rules_of(
     tensors: Sequence[NamedTensor], texts: Sequence[str], parameters: Callable[[NamedTensor], Mapping[str, object]]
 ) -> tuple[Mapping[str, Any], list[Rule]]:
-    """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
+    """Return the parameters of most tensors, and rules for the others; the first rule that matches a tensor applies.
 
     Args:
-        parameters: a tensor's parameters, which depend only on its layer and on the texts that its name holds.
+        parameters: returns a tensor's parameters, which depend only on its layer and on the texts in its name.
     """
     groups: dict[frozenset[str], list[NamedTensor]] = {}
     for tensor in tensors:
@@ -195,7 +195,7 @@ def rules_of(
 def _rules_of_group(
     group: Sequence[NamedTensor], match: tuple[str, ...], parameters: Callable[[NamedTensor], Mapping[str, object]]
 ) -> Iterator[Rule]:
-    """A rule for each value of a group. The last one is for all layers: the others are caught before."""
+    """Yield a rule for each value of a group. The last rule is for all layers: the others match before it."""
     groups: list[tuple[Mapping[str, object], set[int | None]]] = []
     for tensor in group:
         values = parameters(tensor)
@@ -217,7 +217,7 @@ def _rules_of_group(
 
 
 def _patterns(pattern_group: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
-    """Patterns that catch the tensors of a group: exactly the names that hold all these texts."""
+    """Return patterns that match the tensors of a group: exactly the names that hold all these texts."""
     texts = sorted(
         text for text in pattern_group if not any(text in other and text != other for other in pattern_group)
     )

@@ -1,4 +1,4 @@
-"""A figure: an Altair chart as Vega-Lite, SVG or PNG, in the colors and sizes of the pages, and of a paper."""
+"""A figure: an Altair chart as Vega-Lite, SVG or PNG, in the colors and sizes of pages and papers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import vl_convert
 from ramerge.core.foundation.text import visible
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-"""The version of Vega-Lite that the charts are written in."""
+"""The version of Vega-Lite in which the charts are written."""
 
 # Okabe and Ito's colors for all kinds of sight, black left out because charts stand on black paper too.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, YELLOW = [
@@ -37,12 +37,12 @@ INK = "currentColor"
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a page: a chart over the rows that are named `rows` in it.
+    """A figure of a page: a chart of the dataset `rows`.
 
     Attributes:
-        name: of files, and the id in the page.
-        caption: its subject, and how to read it.
-        text: the same figure as a sentence, for those who cannot see it.
+        name: the name of its files, and its id in the page.
+        caption: the subject of the figure, and how to read it.
+        text: the same figure as a sentence, for readers who cannot see it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Figure:
     rows: Sequence[dict[str, Any]]
 
     def spec(self, font: int, **sizes: Any) -> dict[str, Any]:
-        """The figure as Vega-Lite, with `font` as the size of text in pixels."""
+        """Return the figure as Vega-Lite. `font`: the size of text in pixels."""
         fit = alt.AutoSizeParams(type="fit-x", contains="padding")
         spec: dict[str, Any] = self.chart.properties(description=self.text, autosize=fit, **sizes).to_dict()
         spec["datasets"] = {**spec.get("datasets", {}), "rows": list(self.rows)}
@@ -61,12 +61,12 @@ class Figure:
         return visible_spec
 
     def svg(self) -> str:
-        """The figure as SVG, in the color of the text around it."""
+        """Return the figure as SVG, in the color of the text around it."""
         spec = json.dumps(self.spec(11, width=340))
         return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
 
     def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
-        """The figure as files for a paper, PNG and SVG, one column wide."""
+        """Yield the figure as files for a paper, PNG and SVG, one column wide."""
         spec = self.spec(9, width=_COLUMN)
         spec["background"] = "white"
         text = json.dumps(spec)
@@ -75,7 +75,7 @@ class Figure:
 
 
 def _config(font: int) -> dict[str, object]:
-    """The style of charts. Ink is the color of the text around: light or dark on the page, black in a file."""
+    """The style of charts. Ink is the color of the surrounding text: light or dark on the page, black in a file."""
     ink = {"labelColor": INK, "titleColor": INK, "labelFontSize": font, "titleFontSize": font, "titleFontWeight": 500}
     lines = {"domainColor": INK, "tickColor": INK, "gridColor": INK, "gridOpacity": 0.12, "domainOpacity": 0.5}
     return {

@@ -1,4 +1,4 @@
-"""An HTML page in one file, of any kind: a template, its data, and the libraries that show them."""
+"""Makes an HTML page as one file: a template, its data, and the libraries that show it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _HERE = Path(__file__).parent
 _FONT = 12
 
 
-def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
-    """Make a page of figures, and of tables that need no script; for searches and runs.
+def figures_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
+    """Make a page of figures and of tables that need no script, for searches and runs.
 
     Args:
-        template: extends `frame.html`.
-        figures: the template includes `figures.html`.
+        template: a template that extends `frame.html`.
+        figures: the figures, which the template shows by including `figures.html`.
     """
     script = 'document.documentElement.dataset.ready = "";\n'
     return scripted_page(environment(template.parent), template.name, figures, script, **values)
@@ -42,11 +42,11 @@ def scripted_page(
     data: Mapping[str, object] | None = None,
     **values: object,
 ) -> str:
-    """Make a page with a script as one file; for analyses. Its policy allows this script only.
+    """Make a page with a script as one file, for analyses. The page's policy allows only this script.
 
     Args:
-        templates: `environment` of the folder of the page's template.
-        figures: the template includes `figures.html`.
+        templates: the `environment` of the template's folder.
+        figures: the figures, which the template shows by including `figures.html`.
         libraries: JavaScript modules, by the names under which the script imports them.
         data: the script's data.
     """
@@ -64,14 +64,14 @@ def scripted_page(
 
 
 def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as a part of a page with the styles of reports; cells are texts, or markup."""
+    """Return a table as a part of a page, in the style of reports; cells are text or markup."""
     module: Any = environment(_HERE).get_template("parts.html").module
     return str(module.table(label, head, rows))
 
 
 @cache
 def chart_libraries() -> dict[str, str]:
-    """The scripts that draw the charts."""
+    """Return the scripts that draw the charts."""
     return {"charts": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)}
 
 

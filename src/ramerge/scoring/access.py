@@ -1,4 +1,4 @@
-"""Access to models by an endpoint or a server of ours; their chat templates and generation settings."""
+"""Access to models by an endpoint or a server that ramerge starts; their chat templates and generation settings."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class ModelAccess:
-    """Access to the models under test: an endpoint, a server that is started, or this process.
+    """Access to the models under test: an endpoint, or a server that ramerge starts.
 
     Attributes:
-        server: the settings of a server that is started for each model, or a server that a search keeps running; None
-            for an endpoint of yours.
+        server: the settings of a server to start for each model, or a server that a search keeps running; None
+            for your own endpoint.
         endpoint: the URL of an OpenAI-compatible endpoint, up to /v1.
-        key_variable: the variable that holds the endpoint's key.
+        key_variable: the environment variable that holds the endpoint's key.
 
     Example:
         >>> ramerge.ModelAccess(endpoint="http://127.0.0.1:8000/v1").check()
@@ -36,11 +36,11 @@ class ModelAccess:
 
     @property
     def settings(self) -> ModelServer | None:
-        """The settings of the server of ours; None for an endpoint."""
+        """The settings of the server that ramerge starts; None for an endpoint."""
         return self.server.settings if isinstance(self.server, RunningServer) else self.server
 
     def check(self) -> None:
-        """Raise `EvaluationError` where the access makes no sense."""
+        """Raise `EvaluationError` if the settings contradict each other."""
         if self.server and self.endpoint:
             raise EvaluationError("--endpoint and --serve: one of them, not both")
         if not self.server and not self.endpoint:
@@ -61,7 +61,7 @@ class ModelAccess:
                 raise EvaluationError("--endpoint: must not hold a user or password; put the key into RAMERGE_API_KEY")
 
     def check_reachable(self) -> None:
-        """Raise `EndpointError` where nothing answers at the endpoint's address."""
+        """Raise `EndpointError` if nothing answers at the endpoint's address."""
         import httpx
 
         if self.endpoint:
@@ -71,7 +71,9 @@ class ModelAccess:
                 raise EndpointError(f"{self.endpoint}: cannot be reached ({shown(error)})") from error
 
     def is_raw(self, folder: Path | None) -> bool:
-        """Whether prompts are sent as they are: to a server of ours, for a model in a folder without chat template."""
+        """Whether to send prompts without a chat template: to ramerge's own server, for a model folder without a
+        template.
+        """
         settings = self.settings
         if settings is None or folder is None:
             return False
@@ -80,10 +82,11 @@ class ModelAccess:
 
 
 def generation_defaults(folder: Path) -> Mapping[str, object]:
-    """The generation of a model by its own files, as transformers reads it: `generation_config.json`, else its tokens.
+    """Read a model's generation settings as transformers does: from `generation_config.json`, else tokens of
+    `config.json`.
 
     Raises:
-        EvaluationError: a file cannot be read, or is no JSON object.
+        EvaluationError: a file cannot be read, or is not a JSON object.
     """
     path = folder / "generation_config.json"
     if path.is_file():
@@ -96,7 +99,7 @@ def has_chat_template(folder: Path) -> bool:
     """Whether the tokenizer in a folder has a chat template.
 
     Raises:
-        EvaluationError: a file cannot be read, or is no JSON object.
+        EvaluationError: a file cannot be read, or is not a JSON object.
     """
     paths = [path for name in ("tokenizer_config.json", "chat_template.json") if (path := folder / name).is_file()]
     return (folder / "chat_template.jinja").is_file() or any(_object(path).get("chat_template") for path in paths)

@@ -1,8 +1,7 @@
-"""Processes that this one starts: they end with it, and with all that they have started.
+"""Starts processes that end with this one, together with all that they have started.
 
-Ctrl-C is for this process, which then ends them. So each leads a session of its own, and ignores SIGINT until its own
-program handles it: one that comes before the session is made, or while a program is imported, would be shown as an
-error of that program.
+Ctrl-C is for this process, which then ends them. So each leads its own session, and ignores SIGINT until its own
+program handles it: a SIGINT before the session exists, or during imports, would be shown as an error of that program.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ def start(
     """Start a process that ends with this one.
 
     Args:
-        command: its words.
-        stdin: as `subprocess.Popen` has it.
-        output: where all that it prints is written.
-        pass_fds: descriptors that stay open in it.
-        environment: variables that it gets unless they are set here.
+        command: the program and its arguments.
+        stdin: as for `subprocess.Popen`.
+        output: receives all that the process prints.
+        pass_fds: descriptors that stay open in the process.
+        environment: variables for the process, unless they are set in this one.
     """
     die_with_parent = dies_with_parent()
 
@@ -69,14 +68,14 @@ def start(
 
 
 def dies_with_parent() -> Callable[[], object] | None:
-    """A function to call in a new process, so that a kill of this one ends it; looked up before the fork."""
+    """Return a function to call in a new process so that it ends when this one is killed; looked up before the fork."""
     if sys.platform != "linux":
         return None
     return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """Ask a process that leads a group, and all of the group, to end, or kill them. Otherwise, only the process."""
+    """Ask a process and its whole group to end, or kill them; without process groups, only the process."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
@@ -87,7 +86,7 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session of its own, and whatever it started."""
+    """End a process that leads its own session, and everything that it started."""
     for kill in (False, True):
         _end(process, kill=kill)
         with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Functions of ramerge-eval, a distribution of its own, for rooms that score by its tasks or read its logs."""
+"""Functions of ramerge-eval, a separate package, for rooms that score by its tasks or read its logs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ramerge.sdk.registry import FEATURES
 
 
 def feature(name: str, who: str) -> Callable[..., Any]:
-    """A function of ramerge-eval, by its row in the group `ramerge.features`.
+    """Return a function of ramerge-eval, by its entry point in the group `ramerge.features`.
 
     Args:
-        name: of the row.
-        who: subject and verb of the message, such as `--scores needs`.
+        name: the name of the entry point.
+        who: the subject and verb of the message, such as `--scores needs`.
 
     Raises:
         EvaluationError: ramerge-eval is not installed.

@@ -1,4 +1,4 @@
-"""A Python function that a user names, `module:function` or `file.py:function`: loaded, its digest, its errors."""
+"""Loads a Python function that a user names, `module:function` or `file.py:function`; its digest and its errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 
 
 class NoFunctionError(ValueError):
-    """The name of a function leads to none. The message is a sentence for the user."""
+    """The name of a function leads nowhere. The message is a sentence for the user."""
 
 
 def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
-    """Load a user's function and its module, which may import others from the file's or the working folder.
+    """Load a user's function and its module, which may import others from the file's folder or the working folder.
 
     Raises:
         NoFunctionError: there is no such file, or it has no such function.
@@ -53,7 +53,7 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles a file each time. Python's cache takes an edit of the same second and size for the file as it was."""
+    """Compiles a file each time, because Python's cache misses an edit with the same second and size."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -65,9 +65,9 @@ def _look_in(folder: Path) -> None:
 
 
 def digest(module: ModuleType) -> str:
-    """The digest of a user's module: of its file, and of the modules in its folder that it has imported.
+    """Return the digest of a user's module: its file, and the imported modules in its folder.
 
-    Installed packages are not looked at, nor what a function imports when it is called. Empty where there is no file.
+    Installed packages, and modules that a function imports later, do not count. Empty if there is no file.
     """
     file = getattr(module, "__file__", None)
     if not file:
@@ -88,7 +88,7 @@ def digest(module: ModuleType) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """An error of a user's function in one sentence, or of its name."""
+    """Describe an error of a user's function, or of its name, in one sentence."""
     if isinstance(error, NoFunctionError):
         return str(error)[:2000]
     return f"{type(error).__name__}: {error}"[:2000]

@@ -4,10 +4,10 @@ Sources: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 1
 15.4 (tests out of intervals); Koehn, Statistical Significance Tests for Machine Translation Evaluation, EMNLP 2004
 (paired resampling of a test set).
 
-A metric is a ratio of sums over samples, so a replicate is that ratio over n samples drawn from the n with
-replacement. Where samples have few distinct values, as right and wrong answers have, what is drawn is how often each
-comes (a multinomial), which is the same distribution. Everything is deterministic in the seed and does not depend on
-the order of the samples. All values are ratios, not per cent.
+A metric is a ratio of sums over samples, so a replicate is the same ratio over n samples, drawn with replacement from
+the n. If samples have few distinct values, such as right and wrong answers, the count of each value is drawn instead (a
+multinomial), which is the same distribution. Results depend on the seed, but not on the order of the samples. All
+values are ratios, not percentages.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ LEVEL = 0.95
 
 _NUMBERS_AT_ONCE = 1 << 17
 _TIMES_AS_FAST = 20
-"""How many samples are drawn one by one in the time that it takes to draw how often one comes."""
+"""Drawing this many samples one by one takes as long as drawing the count of one distinct value."""
 
 _ROUNDING = 12
-"""Decimals at which two replicates are equal: sums of shares in another order differ behind them."""
+"""Decimals to which replicates are compared: sums of shares in another order differ beyond them."""
 
 Floats = NDArray[np.float64]
 
 
 def ratio(samples: ArrayLike) -> float | None:
-    """The value of a metric over samples, each a numerator and a denominator; None where denominators sum to 0."""
+    """Return the value of a metric over samples, each a numerator and a denominator; None if denominators sum to 0."""
     numerator, denominator = np.asarray(samples, dtype=np.float64).reshape(-1, 2).sum(axis=0)
     return float(numerator / denominator) if denominator else None
 
 
 def interval(samples: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
-    """The percentile bootstrap interval of a metric: its low and its high end.
+    """Return the percentile bootstrap interval of a metric: its low and its high end.
 
-    Samples that are all alike give an interval of no width: the bootstrap knows only what it has seen. Replicates whose
-    denominators sum to 0 have no value and are left out.
+    Identical samples give an interval of zero width, because the bootstrap only resamples. Replicates whose
+    denominators sum to 0 are left out.
 
     Args:
-        samples: for each sample its numerator and denominator.
+        samples: the numerator and denominator of each sample.
 
     Returns:
-        None where there are fewer than two samples, or the denominators sum to 0.
+        The interval; None with fewer than two samples, or if the denominators sum to 0.
     """
     pairs = np.asarray(samples, dtype=np.float64).reshape(-1, 1, 2)
     if len(pairs) < 2 or ratio(pairs) is None:
@@ -56,14 +56,14 @@ def interval(samples: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -
 
 
 def replicates(samples: Floats, *, seed: int | Sequence[int] = 0, resamples: int = RESAMPLES) -> Floats:
-    """Bootstrap replicates of several metrics over the same samples, every draw shared by all metrics.
+    """Return bootstrap replicates of several metrics over the same samples; all metrics share each draw.
 
     Args:
-        samples: of shape (samples, metrics, 2), numerators and denominators.
+        samples: shape (samples, metrics, 2), numerators and denominators.
         seed: one number or several.
 
     Returns:
-        Of shape (resamples, metrics); NaN where a draw's denominators sum to 0.
+        Shape (resamples, metrics); NaN where a draw's denominators sum to 0.
     """
     n, metrics, _ = samples.shape
     distinct, counts = np.unique(samples.reshape(n, -1), axis=0, return_counts=True)
@@ -84,13 +84,13 @@ def replicates(samples: Floats, *, seed: int | Sequence[int] = 0, resamples: int
 
 
 def percentiles(values: Floats, level: float = LEVEL) -> tuple[float, float]:
-    """The interval that holds the middle share `level` of replicates."""
+    """Return the interval that holds the middle share `level` of the replicates."""
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 class Difference(NamedTuple):
-    """The difference of two models: the first's value less the second's, with interval and two-sided p-value."""
+    """The difference of two models: the first's value minus the second's, with interval and two-sided p-value."""
 
     value: float
     low: float
@@ -99,17 +99,17 @@ class Difference(NamedTuple):
 
 
 def difference(value: float, draws: Floats) -> Difference:
-    """The estimate of a difference between two models, from its bootstrap replicates."""
+    """Estimate a difference between two models, from its value and bootstrap replicates."""
     return Difference(value, *percentiles(draws), p_value(draws))
 
 
 def p_value(draws: Floats) -> float:
-    """The two-sided p-value of a difference whose bootstrap replicates are d*.
+    """Return the two-sided p-value of a difference with the bootstrap replicates d*.
 
         p = min(1, 2 (min(#{d* <= 0}, #{d* >= 0}) + 1) / (B + 1))        B replicates that have a value
 
-    The smaller of the two is the share of draws in which the better model is not better (Koehn 2004); doubled, p is
-    below 0.05 where the 95 % percentile interval leaves 0 out (Efron and Tibshirani, 15.4). The added one keeps p above
+    The smaller count is that of draws in which the better model is not better (Koehn 2004); because it is doubled, p is
+    below 0.05 if the 95 % percentile interval excludes 0 (Efron and Tibshirani, 15.4). The added 1 keeps p above
     0, which no finite number of draws can show (Davison and Hinkley, Bootstrap Methods and their Application, 1997,
     section 4.2).
     """

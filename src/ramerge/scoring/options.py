@@ -1,4 +1,4 @@
-"""Options of commands that ask servers and read data sets: `search`, `soup` and `eval`."""
+"""Options of commands that use servers and read data sets: `search`, `soup` and `eval`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of a Parquet file: prompts with their answers, and the items of benchmarks."""
+"""Reads rows of a Parquet file: prompts with their answers, and the items of benchmarks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ramerge.sdk.text import reason, shown
 
 
 def parquet_rows(path: Path, problem: type[RamergeError] = EvaluationError) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the rows of a Parquet file in batches, as plain values by column, each with its place in the file.
+    """Read the rows of a Parquet file in batches; yield each row's place in the file, and its values by column.
 
     Args:
-        problem: the kind of error that is raised if the file cannot be read, or pyarrow is missing.
+        problem: the type of error to raise if the file cannot be read, or pyarrow is missing.
     """
     try:
         from pyarrow import ArrowException

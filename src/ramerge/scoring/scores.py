@@ -1,4 +1,4 @@
-"""Scorers and their scores: figures by name, where possible with the items that they are made of; objectives."""
+"""Scorers and their scores: figures by name, if possible with the items behind them; objectives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST = 1e100  # sums over items, and the squares that errors are made of, are
 
 
 class ScoreFailedError(Exception):
-    """Error of a scorer: a point got no score, for a reason. The search continues with the next point."""
+    """Error of a scorer: a point got no score, with the reason. The search continues with the next point."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Measure:
     """One figure of a score, with its items.
 
     Attributes:
-        value: the figure.
-        items: of shape (items, 2): each item's numerator and denominator; the figure is the sum of the first over the
-            sum of the second. None where only the figure is known.
+        value: the figure's value.
+        items: shape (items, 2): each item's numerator and denominator; the figure is the sum of numerators over the sum
+            of denominators. None if only the figure is known.
     """
 
     value: float
@@ -45,7 +45,7 @@ class Measure:
         return self if self.items is None else of_items(self.items[:count])
 
     def half(self, split: Split) -> Measure:
-        """The figure on one half of the items: validation takes the first, third and so on, the test the others."""
+        """The figure on every second item: starting with the first for validation, with the second for the test."""
         if self.items is None:
             return self
         if len(self.items) < 2:
@@ -60,9 +60,9 @@ class Scorer(ABC):
     """Scorer of models in a search.
 
     Attributes:
-        splits: whether it can score items for validation and items for a test, which are others.
-        in_parts: whether it gives its items part by part.
-        has_test: whether items can be kept apart for a test of the best model.
+        splits: whether it can score separate items for validation and for a test.
+        in_parts: whether it yields its items part by part.
+        has_test: whether items can be held out to test the best model.
     """
 
     splits: bool = False
@@ -71,36 +71,38 @@ class Scorer(ABC):
 
     @property
     def merge(self) -> Callable[[Plan], None] | None:
-        """Merges a plan into the model that is scored next, without a file; None: it takes the folder of a model."""
+        """A function that merges a plan into the model to score next, without a file; None if `parts` reads a model's
+        folder.
+        """
         return None
 
     @abstractmethod
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """The measurements of a model, part by part: further items of every figure, or everything in one part.
+        """Yield the measurements of a model, part by part: further items of every figure, or everything in one part.
 
         The caller may stop between two parts.
         """
 
     def temper(self, candidates: Sequence[Scores]) -> float:
-        """The divisor in the figures of all candidates, from the measurements of the complete ones."""
+        """Return the divisor in the figures of all candidates, from the measurements of the complete candidates."""
         del candidates
         return 1.0
 
     def figures(self, scores: Scores, temper: float) -> Scores:
-        """The figures of a candidate, from its measurements."""
+        """Return the figures of a candidate, from its measurements."""
         del temper
         return scores
 
     @abstractmethod
     def about(self) -> Mapping[str, object]:
-        """The description of all that decides scores, as plain values; results of others are not mixed with these."""
+        """Describe all that determines scores, as plain values. Results with different descriptions are never mixed."""
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close
         """End the processes and servers of the scorer."""
 
 
 class CustomScore(ABC):
-    """A score with a scorer of its own, such as `ramerge_eval.TaskScore`, for `ramerge.search`."""
+    """A score that makes its own scorer, such as `ramerge_eval.TaskScore`, for `ramerge.search`."""
 
     @abstractmethod
     def scorer(self, folder: Path) -> Scorer:
@@ -117,8 +119,9 @@ class Objective:
 
     Attributes:
         name: a figure's name; `mean`: the mean of all figures; or `worst`: their smallest, or the smallest retention.
-        lower: whether a lower one is better.
-        specialists: for `worst`, the score of each figure's specialist. A retention is the merge's score over it.
+        lower: whether a lower value is better.
+        specialists: for `worst`, the score of each figure's specialist. The retention is the merge's score divided by
+            it.
     """
 
     name: str = MEAN
@@ -127,19 +130,19 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """-1 where a lower value is better, otherwise 1."""
+        """-1 if a lower value is better, otherwise 1."""
         return -1 if self.lower else 1
 
     def missing(self, scores: Scores) -> str | None:
-        """The first figure that the objective needs and that is not there."""
+        """Return the first figure that the objective needs but the scores lack."""
         names = list(self.specialists) or [name for name in [self.name] if name not in (MEAN, WORST)]
         return next((name for name in names if name not in scores), None)
 
     def measures(self, scores: Scores) -> list[Measure]:
-        """The figures that the objective is made of.
+        """Return the figures that the objective combines.
 
         Raises:
-            ScoreFailedError: there is no such figure.
+            ScoreFailedError: a figure is missing.
         """
         if (name := self.missing(scores)) is not None:
             raise ScoreFailedError(unknown("objective", name, [*scores, MEAN, WORST]))
@@ -148,22 +151,22 @@ class Objective:
         return [scores[self.name]] if self.name in scores else list(scores.values())
 
     def combination(self, values: Sequence[Any]) -> Any:
-        """The objective's value, from the values of its measures: numbers, or arrays of replicates."""
+        """Combine the values of the objective's measures: numbers, or arrays of replicates."""
         if self.name != WORST:
             return sum(values) / len(values)
         retentions = zip(values, self.specialists.values(), strict=True) if self.specialists else ()
         return np.minimum.reduce([value / specialist for value, specialist in retentions] or list(values))
 
     def value(self, scores: Scores) -> float:
-        """The value of the objective, from the scores of a model."""
+        """Return the value of the objective, from the scores of a model."""
         return float(self.combination([measure.value for measure in self.measures(scores)]))
 
 
 def objectives_of(words: Sequence[str], *, by_mass: bool = False) -> tuple[Objective, ...]:
-    """The objectives that `--objective` writes; by default the mean.
+    """Parse the objectives of `--objective`; by default, the mean.
 
     Raises:
-        EvaluationError: one is not of that form, is named twice, or is a mass that is to be low.
+        EvaluationError: an objective has a wrong form, is named twice, or asks for a low mass.
     """
     objectives = [objective_of(word) for word in words]
     if len({each.name for each in objectives}) < len(objectives):
@@ -174,7 +177,7 @@ def objectives_of(words: Sequence[str], *, by_mass: bool = False) -> tuple[Objec
 
 
 def objective_of(word: str) -> Objective:
-    """The objective that `--objective` writes as NAME or NAME=min."""
+    """Parse an objective of `--objective`: NAME or NAME=min."""
     if word.startswith(f"{WORST}:"):
         specialists = {}
         for pair in word.removeprefix(f"{WORST}:").split(","):
@@ -196,25 +199,25 @@ def objective_of(word: str) -> Objective:
 
 
 class WrongObjectiveError(EvaluationError):
-    """Error of a search: its objective is no figure of the score, whatever else is scored."""
+    """Error of a search: its objective is not a figure of the score, so no point can be scored."""
 
 
 def check_objectives(objectives: Iterable[Objective], scores: Scores) -> None:
-    """Refuse objectives that the first scores do not have, since no further ones would have them."""
+    """Refuse objectives that the first scores lack, because later scores would lack them, too."""
     for each in objectives:
         if (name := each.missing(scores)) is not None:
             raise WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
 
 
 def of_items(items: ArrayLike) -> Measure:
-    """Make a figure of items, each a numerator and a denominator; NaN where denominators sum to 0."""
+    """Compute a figure from items, each a numerator and a denominator; NaN if denominators sum to 0."""
     pairs = np.asarray(items, dtype=np.float64).reshape(-1, 2)
     numerator, denominator = pairs.sum(axis=0)
     return Measure(float(numerator / denominator) if denominator else math.nan, pairs)
 
 
 def read_scores(result: object) -> dict[str, Measure]:
-    """Read the result of a score function: names with numbers, or with lists of a number for each item.
+    """Read the result of a score function: by name, a number, or a list with a number for each item.
 
     A number or a list by itself is the figure `score`.
     """
@@ -257,7 +260,7 @@ def _finite(name: str, value: object) -> float:
 
 
 def join(parts: Iterable[Scores]) -> dict[str, Measure]:
-    """Join all parts of scores together."""
+    """Join the parts of scores."""
     whole: dict[str, Measure] = {}
     for number, part in enumerate(parts):
         if number and part.keys() != whole.keys():
@@ -276,7 +279,7 @@ def join(parts: Iterable[Scores]) -> dict[str, Measure]:
 
 
 def check_names(scores: Scores, before: Iterable[str]) -> None:
-    """Refuse figures with other names than those of earlier points."""
+    """Refuse figures with names other than those of earlier points."""
     names = dict.fromkeys(before)
     if names and scores.keys() != names.keys():
         raise ScoreFailedError(_other_names(scores, names))

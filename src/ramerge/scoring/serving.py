@@ -1,6 +1,6 @@
-"""A model server, started and stopped: vLLM or SGLang on a GPU, `transformers serve` on a CPU.
+"""Starts and stops model servers: vLLM or SGLang on a GPU, `transformers serve` on a CPU.
 
-A `KeptServer` stays for one model after another, in a search. vLLM and SGLang load new weights in place.
+A `KeptServer` serves several models in turn, in a search. vLLM and SGLang load new weights in place.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ramerge.scoring.children import start, stop
 from ramerge.sdk.options import missing
 
 SERVERS = ("transformers", "vllm", "sglang")
-"""Words of `--serve`."""
+"""Values of `--serve`."""
 SERVED_NAME = "served"
-"""In the folder of a search, the link to the model that a `KeptServer` loads."""
+"""The name of the link, in the folder of a search, to the model that a `KeptServer` loads."""
 
 _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
     # of vLLM's development mode: the worker's own method, which reads the path it was started with, and what it cached
@@ -36,28 +36,28 @@ _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
     # SGLang forgets what it cached by itself
     "sglang": [("/update_weights_from_disk", lambda model: {"model_path": model})],
 }
-"""What a server that runs is asked, so that it takes new weights; others are started again."""
+"""Requests that make a running server load new weights; other servers are restarted."""
 _ENVIRONMENT = {"vllm": {"VLLM_SERVER_DEV_MODE": "1"}}
 _SECONDS_TO_SAY = 5.0
 _SHOWN_LINES = 15
 _LONGEST_LINE = 300
 _SHOWN_BYTES = 1 << 16
 _MODULES = ("accelerate", "fastapi", "openai", "torch", "transformers", "uvicorn")
-"""Modules that `transformers serve` imports: without one of them, its program is there and does not start."""
+"""Modules that `transformers serve` imports; if one is missing, the program exists but does not start."""
 _CAUSE = re.compile(r"\w(Error|Exception|Interrupt)(: |$)|\berror: |CUDA|\bkilled\b|out of memory", re.IGNORECASE)
 
 _POINTER = re.compile(r"root cause above", re.IGNORECASE)
-"""In the last error of vLLM, which only says that its engine has ended with another one."""
+"""Marks a last error of vLLM that only says that its engine ended with an earlier error."""
 
 
 @dataclass(frozen=True)
 class ModelServer:
-    """The settings of a server that is started for each model, and stopped after it.
+    """The settings of a server that is started and stopped for each model.
 
     Attributes:
         kind: `transformers`, `vllm` or `sglang`.
-        arguments: further words of its command line.
-        timeout: seconds within which it must be ready.
+        arguments: further command-line arguments.
+        timeout: seconds within which the server must be ready.
 
     Example:
         >>> ramerge.ModelServer("vllm", arguments=["--max-model-len", "8192"]).kind
@@ -69,7 +69,7 @@ class ModelServer:
     timeout: float = 900.0
 
     def check(self) -> list[str]:
-        """Problems of the settings of a server, as sentences."""
+        """Return problems of the settings, as sentences."""
         problems = []
         if not 0 < self.timeout < math.inf:
             problems.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")
@@ -83,24 +83,24 @@ class ModelServer:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether requests are answered one after another, so that more of them at once would mix their seeds."""
+        """Whether requests are answered one after another, so that concurrent requests would mix their seeds."""
         return self.kind == "transformers" and "--continuous-batching" not in self.arguments
 
     def served_name(self, model: str, name: str) -> str:
-        """The name of a model in requests: the one asked for; `transformers serve` knows it by its path alone."""
+        """Return the name of a model in requests: `name`, but for `transformers serve` its path."""
         return model if self.kind == "transformers" else name
 
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that answers for one model.
+    """A running server for one model.
 
     Attributes:
         settings: the settings that it was started with.
-        url: its address, up to /v1.
+        url: the server's address, up to /v1.
         model: the name of the model in requests.
-        log: the file of all that it prints.
-        process: its process.
+        log: the file that receives its output.
+        process: the server's process.
     """
 
     settings: ModelServer
@@ -110,14 +110,14 @@ class RunningServer:
     process: subprocess.Popen[bytes]
 
     def cause(self) -> str:
-        """The cause of a failed request: whether the server has ended, and the last telling line of its log."""
+        """The cause of a failed request: whether the server has ended, and the most informative line of its log."""
         code = self.process.poll()
         end = "" if code is None else f"the server ended with exit code {code}: "
         return f"{end}{_telling_line(self.log) or 'the server printed nothing'}"
 
 
 def server_words(text: str) -> list[str]:
-    """The words of `--serve-args`.
+    """Split the arguments of `--serve-args`.
 
     Raises:
         EvaluationError: a quotation mark is not closed.
@@ -130,11 +130,11 @@ def server_words(text: str) -> list[str]:
 
 @contextmanager
 def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[RunningServer]:
-    """Context with a server for one model, which is stopped with all its processes.
+    """A context with a server for one model; at its end, the server and all its processes are stopped.
 
     Raises:
-        EndpointError: it ended, or was not ready in time.
-        EvaluationError: it is not installed.
+        EndpointError: the server ended, or was not ready in time.
+        EvaluationError: the server is not installed.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -165,20 +165,20 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[R
 
 
 def _program(kind: str) -> str | None:
-    """The program next to this Python, else on the path."""
+    """Return the program next to this Python, else on the search path."""
     return str(_own_program(kind)) if _own_program(kind).is_file() else shutil.which(kind)
 
 
 def _own_program(kind: str) -> Path:
-    """The place of the program next to this Python."""
+    """Return the path that the program would have next to this Python."""
     return Path(sys.executable).with_name(kind)
 
 
 def server_command(server: ModelServer, model: str, name: str, port: int) -> list[str]:
-    """The words of the command that starts a server for one model.
+    """Return the command that starts a server for one model.
 
     Raises:
-        EvaluationError: it is not installed.
+        EvaluationError: the server is not installed.
     """
     program = _program(server.kind)
     if program is None:
@@ -190,12 +190,12 @@ def server_command(server: ModelServer, model: str, name: str, port: int) -> lis
 
 
 class KeptServer:
-    """A server that loads one model after another, for a search. It is started again where it has died.
+    """A server that loads one model after another, for a search. It is restarted if it has died.
 
-    Weights are loaded in place where the server can, and the model differs from the last one in nothing but weights.
+    Weights are loaded in place if the server can, and only the weights differ from those of the last model.
 
     Attributes:
-        model: under which path it loads every model: a link to the model's folder.
+        model: the path from which it loads every model: a link to the model's folder.
         served_name: the model's name in requests.
     """
 
@@ -210,7 +210,7 @@ class KeptServer:
         self._config = b""
 
     def load(self, model: Path) -> RunningServer:
-        """Have the server load a model; returns the server, a new one if it had to be restarted."""
+        """Make the server load a model; return the server, a new one if it had to be restarted."""
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(model.absolute(), target_is_directory=True)
         config = (model / "config.json").read_bytes()
@@ -236,7 +236,7 @@ class KeptServer:
 
 
 def _answers(method: str, url: str, seconds: float, body: object = None) -> bool:
-    """Whether a request is answered with success. Only the status is read."""
+    """Whether a request succeeds. Only the status is read."""
     import httpx
 
     with (
@@ -255,7 +255,7 @@ def _failure_text(problem: str, command: Sequence[str], log: Path) -> str:
 
 
 def _telling_line(log: Path) -> str:
-    """The last line of a server's log that names an error, otherwise its last line; empty where there is none."""
+    """Return the last line of a server's log that names an error, otherwise its last line; empty without any."""
     lines = [line.strip() for line in _last_lines(log)]
     errors = (line for line in reversed(lines) if _CAUSE.search(line) and not _POINTER.search(line))
     return next(errors, next(filter(None, reversed(lines)), ""))

@@ -1,6 +1,6 @@
-"""Commands: their options by group, what they print, and how values are read from words.
+"""Commands: their options by group, their output, and how their arguments are parsed.
 
-A command is click's, and is found by its entry point in the group `ramerge.commands`:
+A command is a command of click, found by its entry point in the group `ramerge.commands`:
 
     >>> import click
     >>> from ramerge.sdk.commands import DEBUG, command, options, say

@@ -1,4 +1,4 @@
-"""Formats of checkpoints: how a folder is recognized and opened, from headers alone.
+"""Formats of checkpoints: how to recognize and open a folder, from headers alone.
 
 >>> from ramerge.sdk.formats import read_config
 >>> read_config(Path("base"))["model_type"]

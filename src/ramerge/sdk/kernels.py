@@ -1,4 +1,4 @@
-"""Blocks of tensors, as a method of its own class gets and returns them.
+"""Blocks of tensors: the input and output of a method with its own class.
 
 >>> from ramerge.sdk.kernels import Piece, PieceResult
 >>> def last(piece: Piece) -> PieceResult:

@@ -1,4 +1,4 @@
-"""Methods: formulas of one element, and classes for methods that count, or need rows, matrices or whole tensors.
+"""Methods: formulas for one element, and classes for methods that count, or need rows, matrices or whole tensors.
 
     >>> from typing import Annotated
     >>> from ramerge.sdk.methods import ZERO, PerAgent, merge_method
@@ -14,8 +14,8 @@
     >>> my_sum.name
     'my_sum'
 
-Its entry point, `my_sum = "my_package:my_sum"` in the group `ramerge.methods`, makes it known. `ramerge.testing` checks
-it.
+Register the method by an entry point in the group `ramerge.methods`: `my_sum = "my_package:my_sum"`. Check it with
+`ramerge.testing`.
 """
 
 from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO, Inputs

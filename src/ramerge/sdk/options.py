@@ -1,4 +1,4 @@
-"""Settings: fields of a dataclass, of which the command line makes options, and how values of users are checked.
+"""Settings: fields of a dataclass that become command-line options, and checks of users' values.
 
 >>> from dataclasses import dataclass, field
 >>> from ramerge.sdk.options import about

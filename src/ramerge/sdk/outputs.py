@@ -1,7 +1,8 @@
-"""Kinds of output: how a merge is written other than as a checkpoint, and the folder that appears in one step.
+"""Kinds of output: ways to write a merge other than as a checkpoint, into a folder that appears in one step.
 
-An `OutputKind` is found by its entry point in the group `ramerge.outputs`. It says which files it will build (`spec`),
-runs the passes of a plan and writes them (`write`); journal, resuming and commit are the same for all kinds.
+An `OutputKind` is found by its entry point in the group `ramerge.outputs`. It lists the files that it will build
+(`spec`), runs the passes of a plan and writes the files (`write`); journal, resuming and commit are the same for all
+kinds.
 
 >>> from ramerge.sdk.outputs import OUTPUT_KINDS
 >>> sorted(OUTPUT_KINDS)

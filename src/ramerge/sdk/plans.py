@@ -1,4 +1,4 @@
-"""Plans: what will be read, computed and written, decided from headers.
+"""Plans: what a merge will read, compute and write, decided from headers.
 
 >>> from ramerge.sdk.plans import make_plan
 >>> from ramerge.sdk.recipes import make_points, open_recipe

@@ -1,4 +1,4 @@
-"""Events of long work, how a command shows them, and the exception that ends it on a signal.
+"""Events of long work, how a command shows them, and the exception that ends the work on a signal.
 
 >>> from ramerge.sdk.progress import shown
 >>> with shown(quiet=True) as listen:

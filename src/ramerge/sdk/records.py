@@ -1,4 +1,4 @@
-"""Records of merges, and JSON files of one's own, read back as checked dataclasses.
+"""Records of merges, and a plug-in's own JSON files, read as checked dataclasses.
 
 >>> from ramerge.sdk.records import read_record, refuse_sweep
 >>> made = ramerge.merge("recipe.yaml", "merged")

@@ -1,4 +1,4 @@
-"""Places of models: folders, buckets and the hub.
+"""Locations of models: folders, buckets and the hub.
 
 >>> from ramerge.sdk.storage import is_hub_id, is_remote
 >>> is_remote("s3://bucket/model"), is_hub_id("owner/model")

@@ -1,4 +1,4 @@
-"""Tensors: name, dtype, shape and the origin of their elements; readers of many of them at once.
+"""Tensors: name, dtype, shape and the origin of their elements; readers of many tensors at once.
 
 >>> from ramerge.sdk.tensors import Stored, Tensor
 >>> Tensor("bias", "F32", (3,), Stored(Path("bias.npy"), offset=128, nbytes=12)).elements

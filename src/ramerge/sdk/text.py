@@ -1,4 +1,4 @@
-"""Text from files and users: checked against limits, and made safe to show.
+"""Text from files and users: check it against limits, and make it safe to show.
 
 >>> from ramerge.sdk.text import enumerated, page_styles, quantity, quoted
 >>> enumerated(["code", "tool", "memory"]), quoted("my model")

@@ -95,7 +95,7 @@ def _course(result: SearchResult) -> Figure:
 
 
 def _axes(result: SearchResult) -> Figure:
-    """The figure of the value against each number that varies."""
+    """Draw the value against each number that varies."""
     numbers = {row["point"]: row for row in _rows(result)}
     rows = [
         {**numbers[point.number], "key": label(key), "x": value}
@@ -158,7 +158,7 @@ def _title(result: SearchResult) -> str:
 
 
 def _by_method(result: SearchResult) -> alt.Color:
-    """One color for each method, the same in every figure."""
+    """Return one color for each method, the same in every figure."""
     methods = list(result.space["methods"])
     colors = [AGENT_COLORS[place % len(AGENT_COLORS)] for place in range(len(methods))]
     legend = alt.Legend(columns=3, symbolType="circle") if len(methods) > 1 else None

@@ -1,7 +1,7 @@
 """The process in which a user's score function runs: `python -m ramerge.searches.child FUNCTION DESCRIPTOR`.
 
-It reads a JSON line for each model from standard input, and writes lines to the descriptor. What the function prints
-goes to the log that standard output and error are.
+It reads a JSON line for each model from standard input, and writes JSON lines to the descriptor. Standard output and
+error, to which the function may print, are a log file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from ramerge.scoring.functions import NoFunctionError, digest, in_words, load
 
 _REPLY = "solution_str"
-"""The parameter by which a reward function in verl's form gets a reply."""
+"""The parameter that receives the reply in a reward function of verl's form."""
 
 
 def main(spec: str, descriptor: int) -> None:
@@ -58,14 +58,14 @@ def main(spec: str, descriptor: int) -> None:
 
 
 def scores_in_parts(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
-    """Scores of a user's function for a model, as JSON holds them; a generator gives them part by part."""
+    """Yield a user's scores for a model, as JSON values; a generator yields them part by part."""
     more = {"split": split} if takes_split(function) else {}
     result = function(model, **more)
     yield from map(plain, result if inspect.isgenerator(result) else [result])
 
 
 def takes_split(function: Callable[..., object]) -> bool:
-    """Whether a score function has a parameter `split`; one that does not say what it takes has none."""
+    """Whether a score function has a parameter `split`; false if its signature is unknown."""
     return _takes(function, "split")
 
 
@@ -73,7 +73,7 @@ def refuse_reward(function: Callable[..., object], spec: str) -> None:
     """Refuse a reward function in verl's form where a score function is expected.
 
     Raises:
-        NoFunctionError: it is one; with the options that take it.
+        NoFunctionError: the function is a reward function; with the options that take it.
     """
     if _takes(function, _REPLY):
         raise NoFunctionError(
@@ -90,7 +90,7 @@ def _takes(function: Callable[..., object], parameter: str) -> bool:
 
 
 def plain(value: object) -> object:
-    """Scores as JSON holds them: numbers of NumPy and torch become Python's, and other values their text."""
+    """Return scores as JSON values: numbers of NumPy and torch become Python's, and other values become text."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, bool | int | float | str) or value is None:

@@ -1,4 +1,4 @@
-"""The command `search`, which holds no logic and imports when it runs; the options of a score, for `soup`, too."""
+"""The command `search`, which holds no logic and imports when it runs; the options of a score, also for `soup`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SERVING = options(
         "score", "--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once."
     ),
 )
-"""How tasks and prompts of `--score` are asked."""
+"""Options that control how tasks and prompts of `--score` are asked."""
 SCORE_HELP = (
     "Score of a model: a function (module:function or file.py:function), tasks of `ramerge eval` (such as "
     "ramerge/tool,inspect_evals/gsm8k), or prompts (FILE.jsonl or FILE.parquet) with --reward."
@@ -156,7 +156,7 @@ def search(
 
 
 def score_of(options: dict[str, Any]) -> str | CustomScore:
-    """The score that the words of `--score` and the options that go with it name."""
+    """Return the score that `--score` and the options that go with it describe."""
     from ramerge.scoring.evaluation import feature
 
     spec: str = options["score"]
@@ -188,7 +188,7 @@ def score_of(options: dict[str, Any]) -> str | CustomScore:
 
 
 def _server_of(options: dict[str, Any]) -> ModelServer | None:
-    """The server that `--serve` and the options that go with it name."""
+    """Return the server that `--serve` and the options that go with it describe."""
     if options["endpoint"] is not None:
         raise EvaluationError(
             "--endpoint: serves one model, and here one merge after another is served; let ramerge start the server: "
@@ -200,7 +200,7 @@ def _server_of(options: dict[str, Any]) -> ModelServer | None:
 
 
 def _progress_of(event: SearchProgress, score: str | None) -> Progress:
-    """The progress of a search as the progress bar shows it."""
+    """Convert the progress of a search for the progress bar."""
     from ramerge import Progress
     from ramerge.searches.functions import place_of
 

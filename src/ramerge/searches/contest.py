@@ -1,10 +1,10 @@
-"""One contest of merges: a strategy names candidates, each is planned, merged and scored once, and the best is kept.
+"""A contest of merges: a strategy names candidates; each is planned, merged and scored once; the best is kept.
 
     strategy.ask(trials) -> point -> plan -> merge -> measurements -> journal
 
-`ramerge search`, greedy soups and `ramerge.rank` differ in their strategies, scorers and journals only. Trials that a
-journal holds are not carried out again, so an interrupted contest resumes: its strategy is asked from the beginning,
-and gets their results.
+`ramerge search`, greedy soups and `ramerge.rank` differ only in their strategies, scorers and journals. Trials in the
+journal are not repeated, so an interrupted contest resumes: its strategy is asked from the beginning, and receives the
+stored results.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Standing:
     """A trial as strategies see it.
 
     Attributes:
-        point: what was merged.
+        point: the merged point.
         state: `complete`, `pruned` or `failed`.
-        values: of the objectives; of a pruned trial on a part of the items; empty where it failed.
-        items: by how many items of each figure it was scored at least; 0 if that is not known.
+        values: the objectives' values; for a pruned trial, on a part of the items; empty if the trial failed.
+        items: the least number of scored items of any figure; 0 if unknown.
     """
 
     point: Point
@@ -62,34 +62,34 @@ class Strategy(Protocol):
     """Names the candidates of a contest, one after another."""
 
     def ask(self, trials: Sequence[Standing]) -> Point | None:
-        """The next candidate, given all trials so far; None where there is none left.
+        """Return the next candidate, given all trials so far; None if there is none left.
 
-        Trials of an earlier run are there from the first call on.
+        Trials of an earlier run are included from the first call on.
         """
 
     def count(self, trials: Sequence[Standing]) -> int | None:
-        """How many candidates there will be, as far as trials tell; None where there is no end of them."""
+        """Return the number of candidates, as far as trials tell; None if it is unbounded."""
 
 
 class Candidates(Protocol):
-    """The merges that the points of a contest stand for."""
+    """Maps points of a contest to merges."""
 
     def plan(self, point: Point) -> Plan:
-        """The plan of a candidate's merge to `candidate` in the folder of the contest, or to nowhere."""
+        """Plan a candidate's merge to `candidate` in the folder of the contest, or without an output."""
 
 
 @dataclass
 class Contest:
-    """Candidates are merged and scored one after another.
+    """Merges and scores candidates one after another.
 
     Attributes:
-        candidates: what points stand for.
+        candidates: maps points to merges.
         scorer: measures merges.
-        objectives: what is to be as good as possible.
-        journal: keeps trials; None for contests that take seconds.
+        objectives: the objectives to optimize.
+        journal: stores trials; None for contests that take seconds.
         root: the folder of the contest; relative paths of recipes start in `root/trials`.
-        prune: whether candidates are given up whose items so far show that they are worse than the best.
-        most_failures: candidates that may fail one after the other before the contest stops; 0 for no bound.
+        prune: whether to give up candidates that are worse than the best on their items so far.
+        most_failures: the number of consecutive failures at which the contest stops; 0 for no limit.
         trials: all trials so far; at first those of earlier runs.
     """
 
@@ -105,10 +105,10 @@ class Contest:
     _temper: tuple[int, float] = field(default=(-1, 1.0), init=False)
 
     def check(self) -> None:
-        """Refuse trials of earlier runs that are not of this contest.
+        """Refuse trials of earlier runs that do not belong to this contest.
 
         Raises:
-            EvaluationError: their figures are others, are not finite, or an objective is none of them.
+            EvaluationError: their figures differ, are not finite, or lack an objective.
         """
         names = next((list(trial.scores) for trial in self.trials if trial.scores), [])
         for trial in self.trials:
@@ -126,15 +126,15 @@ class Contest:
                 ) from error
 
     def run(self, strategy: Strategy, most: int | None = None, listen: Callable[[], None] = lambda: None) -> None:
-        """Carry out the trials that are missing.
+        """Carry out the missing trials.
 
         Args:
             strategy: names candidates.
-            most: how many trials there may be, with those of earlier runs.
+            most: the maximum number of trials, including earlier runs.
             listen: called before the first trial and after each.
 
         Raises:
-            EvaluationError: too many candidates in a row failed, or an objective is no figure of the score.
+            EvaluationError: too many candidates in a row failed, or an objective is not a figure of the score.
             OutputError: nothing can be written.
         """
         failures: list[str] = []
@@ -158,11 +158,11 @@ class Contest:
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def complete(self) -> list[Trial]:
-        """The trials with all measurements."""
+        """Return the trials with all measurements."""
         return [trial for trial in self.trials if trial.state == "complete"]
 
     def figures(self, trial: Trial, split: Split = "validation") -> Scores:
-        """The figures of a trial, on the items for one purpose."""
+        """Return the figures of a trial, on the items for one purpose."""
         return self._figures(trial.scores, split)
 
     def _figures(self, scores: Scores, split: Split = "validation") -> Scores:
@@ -172,9 +172,9 @@ class Contest:
         return split_of(self.scorer, self.scorer.figures(scores, self._temper[1]), split)
 
     def standings(self) -> list[Standing]:
-        """All trials as strategies see them.
+        """Return all trials as strategies see them.
 
-        What a strategy learns of a trial does not depend on later ones, so that it asks for the same points when a
+        What a strategy knows of a trial does not depend on later trials, so that it asks for the same points when a
         contest resumes.
         """
         self._standings += [self._standing(trial) for trial in self.trials[len(self._standings) :]]
@@ -189,21 +189,21 @@ class Contest:
         return Standing(trial.point, trial.state, values, fewest_items(figures))
 
     def values(self, trial: Trial) -> tuple[float, ...]:
-        """The values of the objectives of a trial with a score."""
+        """Return the values of the objectives of a trial with a score."""
         figures = self.figures(trial)
         return tuple(each.value(figures) for each in self.objectives)
 
     def gains(self, trial: Trial) -> list[float]:
-        """The values of the objectives, the higher the better."""
+        """Return the values of the objectives, the higher the better."""
         return [each.sign * value for each, value in zip(self.objectives, self.values(trial), strict=True)]
 
     def front(self) -> list[Trial]:
-        """The complete trials that no other beats in every objective; with one objective, the best."""
+        """Return the complete trials that no other beats in every objective; with one objective, the best."""
         complete = self.complete()
         return [complete[place] for place in evidence.front([self.gains(trial) for trial in complete])]
 
     def best(self) -> Trial | None:
-        """The best trial; of several objectives the most balanced one of the front. None where there is none."""
+        """The best trial; of several objectives, the most balanced of the front. None if no trial is complete."""
         front = self.front() if self.complete() else []
         return front[evidence.compromise([self.gains(trial) for trial in front])] if front else None
 
@@ -228,7 +228,7 @@ class Contest:
         return replace(trial, merge_seconds=round(merging, 3), score_seconds=round(now - start - merging, 3))
 
     def merge(self, plan: Plan, number: int) -> None:
-        """Merge a candidate where its scorer finds it.
+        """Merge a candidate to where its scorer looks for it.
 
         Raises:
             RamergeError: as for `Plan.merge`.
@@ -242,7 +242,9 @@ class Contest:
             self.journal.begin(number, portable(plan.recipe, self.journal.root).to_yaml())
 
     def _score_all(self) -> tuple[Scores, bool]:
-        """The candidate's measurements, and whether they are whole: a hopeless candidate is given up."""
+        """Return the candidate's measurements, and whether they are complete: scoring stops early for a hopeless
+        candidate.
+        """
         best = self.best() if len(self.objectives) == 1 and self.prune and self.scorer.in_parts else None
         names = next((list(trial.scores) for trial in self.complete()), [])
         parts: list[Scores] = []
@@ -275,11 +277,11 @@ class ChangedInputsError(EvaluationError):
 
 
 class TooManyFailuresError(EvaluationError):
-    """Error of a contest: so many candidates failed one after the other that something else is wrong.
+    """Error of a contest: too many candidates failed in a row, so something else must be wrong.
 
     Attributes:
-        trial: the last one.
-        count: how many.
+        trial: the last failed trial.
+        count: the number of failures.
     """
 
     def __init__(self, trial: Trial, count: int) -> None:
@@ -289,22 +291,22 @@ class TooManyFailuresError(EvaluationError):
 
 
 def split_of(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:
-    """The part of the items for one purpose, where the score itself does not keep them apart."""
+    """Return the part of the items for one purpose, unless the score itself separates them."""
     if scorer.splits or any(measure.items is None for measure in scores.values()):
         return dict(scores)
     return {name: measure.half(split) for name, measure in scores.items()}
 
 
 def fewest_items(scores: Scores) -> int:
-    """By how many items each figure is known at least; 0 if that is not known."""
+    """Return the least number of items of any figure; 0 if unknown."""
     return min((0 if measure.items is None else len(measure.items) for measure in scores.values()), default=0)
 
 
 def finite(objective: Objective, scores: Scores) -> float:
-    """The value of an objective.
+    """Return the value of an objective.
 
     Raises:
-        ScoreFailedError: it is not finite.
+        ScoreFailedError: the value is not finite.
     """
     value = objective.value(scores)
     if not math.isfinite(value):
@@ -313,12 +315,12 @@ def finite(objective: Objective, scores: Scores) -> float:
 
 
 def write_best(folder: Folder, plan: Plan, number: int) -> tuple[str, ...]:
-    """Merge the best candidate to `best`, unless it is there already; returns the warnings of its merge.
+    """Merge the best candidate to `best`, unless it is there already; return the warnings of its merge.
 
     Args:
-        folder: of the contest.
-        plan: of the candidate.
-        number: of its trial.
+        folder: the folder of the contest.
+        plan: the plan of the candidate.
+        number: the number of its trial.
 
     Raises:
         EvaluationError: the recipe of the trial cannot be read.

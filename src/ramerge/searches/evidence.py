@@ -1,7 +1,7 @@
-"""How sure a search is: intervals of a score, paired differences, hopeless points, the front, and optimism.
+"""Measures how sure a search is: intervals of a score, paired differences, hopeless points, the front, and optimism.
 
-All of it is the bootstrap of `evaluation.intervals`. Where an objective is made of several figures, items are drawn
-for each figure by themselves.
+All estimates use the bootstrap of `scoring.intervals`. If an objective combines several figures, items are drawn
+separately for each figure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ramerge.scoring.intervals import Floats
 from ramerge.scoring.scores import Objective, Scores
 
 HOPELESS = 0.998
-"""A point is given up where the interval of this level, of its paired difference to the best, lies below 0."""
+"""A point is given up if this interval of its paired difference to the best lies below 0."""
 FEWEST_ITEMS = 20
 _VALIDATION, _TEST = 0, 1
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval; None where there are no items to draw."""
+    """A figure with its 95 % interval; `low` and `high` are None without items to resample."""
 
     value: float
     low: float | None = None
@@ -31,12 +31,12 @@ class Estimate:
 
     @property
     def holds_0(self) -> bool:
-        """Whether 0 is in the interval."""
+        """Whether the interval contains 0."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
 
 def estimate(objective: Objective, scores: Scores) -> Estimate:
-    """Estimate an objective of a point: its value with its interval."""
+    """Estimate an objective of a point: its value and interval."""
     return _with_interval(objective.value(scores), _draws(objective, scores, _VALIDATION))
 
 
@@ -53,7 +53,7 @@ def difference(objective: Objective, first: Scores, second: Scores, level: float
 
 
 def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
-    """Whether a point is worse than the best on the items so far, and others are left, so that it is given up."""
+    """Whether a point is worse than the best on the items so far and more items are left, so it can be given up."""
     counts = [len(measure.items) for measure in scores.values() if measure.items is not None]
     most = [len(measure.items) for measure in best.values() if measure.items is not None]
     if not counts or min(counts) < FEWEST_ITEMS or sum(counts) >= sum(most):
@@ -67,7 +67,7 @@ def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
 
 
 def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate:
-    """Estimate how much better the chosen point is on the items that it was chosen by than on others."""
+    """Estimate how much better the chosen point scores on the items that it was chosen by than on other items."""
     sign = objective.sign
     value = sign * (objective.value(validation) - objective.value(test))
     first, second = _draws(objective, validation, _VALIDATION), _draws(objective, test, _TEST)
@@ -75,7 +75,7 @@ def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
-    """The places of the points on the front: no other is as good in every objective and better in one."""
+    """Return the places of the points on the front: no other point is as good in every objective and better in one."""
     points = np.asarray(values, dtype=np.float64)
     return [
         place
@@ -85,7 +85,7 @@ def front(values: Sequence[Sequence[float]]) -> list[int]:
 
 
 def compromise(values: Sequence[Sequence[float]]) -> int:
-    """The place of the point of a front with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
+    """The place of the front's point with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
     points = np.asarray(values, dtype=np.float64)
     low, high = points.min(axis=0), points.max(axis=0)
     shares = (points - low) / np.where(high > low, high - low, 1.0)
@@ -93,7 +93,7 @@ def compromise(values: Sequence[Sequence[float]]) -> int:
 
 
 def _draws(objective: Objective, scores: Scores, split: int) -> Floats | None:
-    """Replicates of an objective of a point; None where there are no items to draw."""
+    """Return replicates of an objective of a point; None without items to resample."""
     replicates = []
     for number, measure in enumerate(objective.measures(scores)):
         if measure.items is None or len(measure.items) < 2:

@@ -1,20 +1,20 @@
-"""The folder OUT of a search, also of a greedy soup: its files, its lock, and what it is made of.
+"""The folder OUT of a search or a greedy soup: its files, its lock, and the description of the search.
 
 OUT/search.json      every trial, the choice, and how sure it is
 OUT/search.html      the same as a page
 OUT/recipe.yaml      the recipe of the best point
 OUT/best/            its checkpoint
-OUT/asked.json       what the search is made of; no other search may resume here
+OUT/asked.json       the description of the search; no other search may resume here
 OUT/trials/N.json    trial N with its scores, item by item; OUT/trials/N.yaml is its recipe
-OUT/study.log        with a sampler of Optuna: its journal, made again in each run
+OUT/study.log        with a sampler of Optuna: its journal, rewritten in each run
 OUT/score.log        what the score printed
-OUT/candidate/       the checkpoint that is being scored
-OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
-OUT/calibration/     with prompts: what was gathered of the agents
-OUT/replies/         with prompts and a reward: what the best candidates have replied themselves
-OUT/agents.json      with a score: the scores of the agents, where nothing was said to vary or --score-agents was given
-OUT/order.json       with prompts and a score: the mass of every point, in whose order they are scored
-OUT/evaluation/      with suites: what the last model answered
+OUT/candidate/       the checkpoint being scored
+OUT/served           with a server: the link that it loads; OUT/server.log is its output
+OUT/calibration/     with prompts: replies and statistics of the agents
+OUT/replies/         with prompts and a reward: replies of the best candidates themselves
+OUT/agents.json      with a score: the scores of the agents, if nothing varies explicitly or --score-agents was given
+OUT/order.json       with prompts and a score: the mass of every point, which decides their order
+OUT/evaluation/      with suites: the last model's answers
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from ramerge.scoring.serving import SERVED_NAME
 from ramerge.sdk.files import check_state, lock, write_file
 from ramerge.sdk.outputs import path_of
 from ramerge.sdk.text import brief, dumped, reason
-from ramerge.searches.trials import Figures, TrialFiles, from_figures, read, to_figures, validate
+from ramerge.searches.trials import Figures, TrialFiles, read, scores_from_json, scores_to_json, validate
 
 _MOST_TEXT = 1 << 24
 _AGENTS, _CALIBRATION = "agents.json", "calibration"
 _NAMES = {name: f"other {name}" for name in ("inputs", "prompts", "settings")}
 _LINKS = {SERVED_NAME, "study.log.lock"}
-"""Links that a search makes itself, and a kill may leave; they are removed, never followed."""
+"""Links that a search makes itself, and a kill may leave behind; they are removed, never followed."""
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
 
 
@@ -70,18 +70,18 @@ class Folder:
         return self.root / "candidate"
 
     def write(self, name: str, content: str) -> None:
-        """Write a file in the folder of the search, whole."""
+        """Write a file in the folder of the search, completely or not at all."""
         write_file(self.root / name, content)
 
     def text(self, name: str) -> str | None:
-        """The text of a small file in the folder of the search; None where it cannot be read."""
+        """Read a small file in the folder of the search; None if it cannot be read."""
         try:
             return read_state(self.root / name, _MOST_TEXT).decode("utf-8")
         except (OSError, ValueError):
             return None
 
     def has_best(self) -> bool:
-        """Whether a whole merge is at `best`, as far as its headers tell."""
+        """Whether `best` holds a complete merge, judged by its headers."""
         try:
             open_model(self.best)
         except CheckpointError:
@@ -89,10 +89,10 @@ class Folder:
         return (self.best / RECORDS[0]).is_file()
 
     def check_description(self, description: Mapping[str, object], objectives: Sequence[Objective] = ()) -> None:
-        """Note the description of the search, or refuse to resume one with another.
+        """Store the description of the search, or refuse to resume a search with a different description.
 
-        A search without any score is no reason to refuse another one: it is forgotten. Other objectives need no new
-        scores, which have all figures; but points that were given up for the former ones are scored again.
+        A search without any score is replaced. Other objectives need no new scores, because scores hold all figures;
+        but points that were given up under the former objectives are scored again.
         """
         path = self.root / "asked.json"
         content = {**description, "objectives": [asdict(each) for each in objectives]}
@@ -108,10 +108,10 @@ class Folder:
         write_file(path, dumped(content))
 
     def refuse_other(self, description: Mapping[str, object]) -> bool:
-        """Refuse to resume a search that is made of something else, as far as is known yet; nothing is written.
+        """Refuse to resume a search with a different description, as far as known yet; nothing is written.
 
         Returns:
-            Whether the folder holds another search, of which nothing was scored.
+            Whether the folder holds another search without any score.
 
         Raises:
             EvaluationError: the folder holds another search with scores.
@@ -139,32 +139,32 @@ class Folder:
         return any(trial.state != "failed" for trial in self.trials.read())
 
     def said_by_score(self) -> list[str]:
-        """A sentence that names the log of the score, where it holds something: tracebacks, and what was printed."""
+        """A sentence that names the log of the score, if it is not empty: tracebacks, and what the score printed."""
         with suppress(OSError):
             if self.log.stat().st_size:
                 return [f"output and tracebacks of the score function are in {self.log}"]
         return []
 
     def agents(self) -> dict[str, Scores]:
-        """The kept scores of agents, by name."""
+        """The stored scores of agents, by name."""
         path = self.root / _AGENTS
         content = validate(path, read(path), dict[str, Figures]) if path.exists() else {}
         if len({frozenset(figures) for figures in content.values()}) > 1:
             raise EvaluationError(f"{path}: agents have different scores; remove the file, and they are scored again")
-        return {name: from_figures(path, figures) for name, figures in content.items()}
+        return {name: scores_from_json(path, figures) for name, figures in content.items()}
 
     def keep_agents(self, agents: Mapping[str, Scores]) -> None:
-        """Keep the scores of agents in the folder."""
-        self.write(_AGENTS, dumped({name: to_figures(scores) for name, scores in agents.items()}, indent=None))
+        """Store the scores of agents in the folder."""
+        self.write(_AGENTS, dumped({name: scores_to_json(scores) for name, scores in agents.items()}, indent=None))
 
     def clear(self) -> None:
-        """Remove the last candidate, which was scored."""
+        """Remove the last scored candidate."""
         shutil.rmtree(self.candidate, ignore_errors=True)
 
 
 @contextmanager
 def search_folder(out: Path) -> Iterator[Folder]:
-    """Open and lock the folder of a search, which no other process has meanwhile."""
+    """Open the folder of a search, and lock it against other processes."""
     path_of(out, "the folder of a search")
     check_state(*(each for each in _entries(out) if not (each.name in _LINKS and each.is_symlink())))
     if any(out.glob("*.safetensors")):
@@ -197,7 +197,7 @@ def _entries(out: Path) -> list[Path]:
 
 
 def left_by_stop(out: Path) -> str:
-    """A phrase that says what a search that was stopped has left in its folder."""
+    """Return a phrase that says what an interrupted search has left in its folder."""
     resumes = f"is kept in {out}, and the same command resumes from there"
     if Folder(out).has_scores or (out / _AGENTS).is_file():
         return f"what was scored {resumes}"
@@ -207,7 +207,7 @@ def left_by_stop(out: Path) -> str:
 
 
 def _difference(part: str, before: object, now: object) -> str:
-    """Where two plain values differ first, human-readable: no digests, sizes and times of inputs."""
+    """Describe where two plain values first differ, without digests, sizes and times of inputs."""
     keys = []
     while isinstance(before, dict) and isinstance(now, dict):
         key = next(key for key in {**before, **now} if before.get(key) != now.get(key))

@@ -1,7 +1,8 @@
-"""Scorers that are Python functions: named, and run in a process of its own, or given, and run in this process.
+"""Scorers by Python functions: given by name and run in a separate process, or given as objects and run in this
+process.
 
-The process of its own stays for all points, because importing torch takes seconds. It has a time limit for each model:
-one that hangs or dies is replaced for the next point.
+The separate process scores all points, because importing torch takes seconds. Each model has a time limit: a process
+that hangs or dies is replaced for the next point.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class FunctionScorer(Scorer):
     """Scorer by `module:function` or `file.py:function`, in a process that `close` ends.
 
     Args:
-        spec: names the function.
-        log: gets what the function prints.
-        seconds: the most that scoring a model may take.
+        spec: the function's name.
+        log: receives what the function prints.
+        seconds: the time limit for scoring a model.
         on_load: called when the first process starts, and every second until it has loaded the function.
     """
 
@@ -83,7 +84,7 @@ class FunctionScorer(Scorer):
                 self.close()
 
     def about(self) -> Mapping[str, object]:
-        """The function's name, and the digest of its file and of the modules in its folder that it imports."""
+        """Return the function's name, and the digest of its file and of the imported modules in its folder."""
         return {"function": self._spec, "digest": self._digest}
 
     def close(self) -> None:
@@ -98,14 +99,14 @@ class FunctionScorer(Scorer):
 
 
 class CallableScorer(Scorer):
-    """Scorer by a function of this process. Nothing ends one that hangs.
+    """Scorer by a function in this process. A function that hangs is not stopped.
 
     Args:
         function: the function.
-        log: gets the traceback of what it raises.
+        log: receives the tracebacks of its errors.
 
     Raises:
-        EvaluationError: it is a reward function.
+        EvaluationError: the function is a reward function.
     """
 
     def __init__(self, function: Callable[..., object], log: Path) -> None:
@@ -129,7 +130,7 @@ class CallableScorer(Scorer):
             raise ScoreFailedError(in_words(error)) from error
 
     def about(self) -> Mapping[str, object]:
-        """The function's name, and the digest of its text and of the values that it holds."""
+        """Return the function's name, and the digest of its source and of the values that it holds."""
         function: Any = self._function
         values: list[Any] = []
         while isinstance(function, partial):
@@ -147,7 +148,7 @@ class CallableScorer(Scorer):
 
 
 def _text(subject: Any) -> str:
-    """The source of a function, or its compiled code where there is no source: in an interactive session."""
+    """Return the source of a function, or its compiled code if there is no source, as in an interactive session."""
     with suppress(OSError, TypeError):
         return inspect.getsource(subject)
     code = getattr(subject, "__code__", None)
@@ -155,7 +156,7 @@ def _text(subject: Any) -> str:
 
 
 def place_of(spec: str) -> str:
-    """The module or file of a score function that is named as `module:function` or `file.py:function`."""
+    """Return the module or file of a score function named `module:function` or `file.py:function`."""
     return spec.rpartition(":")[0]
 
 

@@ -1,4 +1,4 @@
-"""The scorer of merges by prompts: how likely each is to give the agents' right replies, one forward pass a prompt."""
+"""The scorer of merges by prompts: how likely the agents' right replies are, from one forward pass each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PARTS = 4
 
 
 class MassScorer(Scorer):
-    """Scorer by mass, some prompts of every agent at a time; it merges into the model in memory.
+    """Scorer by mass, for some prompts of every agent at a time; it merges into the model in memory.
 
-    It measures negative log-likelihoods, because what long replies are tempered by follows from all candidates.
+    It measures negative log-likelihoods, because the divisor of mass depends on all candidates.
 
     Args:
         live: the model.
-        replies: what merges are scored on.
-        fingerprints: of what was gathered, by agent.
+        replies: the replies to score merges on.
+        fingerprints: of each agent's calibration, by agent.
     """
 
     splits = True
@@ -70,10 +70,10 @@ class MassScorer(Scorer):
 
 
 def nll_by_prompt(scores: Scores, replies: ReplySet) -> dict[str, dict[str, float]]:
-    """The negative log-likelihood of each right reply that a `MassScorer` measured, by agent and key of the prompt.
+    """Return the negative log-likelihood of each right reply that a `MassScorer` measured, by agent and prompt key.
 
     Raises:
-        ValueError: these replies are not those that were measured.
+        ValueError: these replies are not the measured replies.
     """
     likelihoods: dict[str, dict[str, float]] = {}
     for name in replies.exchanges:
@@ -88,7 +88,7 @@ def nll_by_prompt(scores: Scores, replies: ReplySet) -> dict[str, dict[str, floa
 
 
 def nll_of(scores: Scores) -> float:
-    """The mean over agents of the negative log-likelihood per token, in nats, of what a `MassScorer` measured."""
+    """Return the negative log-likelihood per token, in nats, that a `MassScorer` measured, averaged over agents."""
     return fmean(measure.value for measure in scores.values())
 
 

@@ -1,4 +1,5 @@
-"""Own replies of the best candidates: half the share that is right, half mass decides between those that are tied.
+"""Own replies of the best candidates: the mean of mass and of the share of right replies decides between tied
+candidates.
 
 Own replies to a few prompts are a noisy score, so they never decide alone. They also tell whether the best merge is
 right as often as its agents.
@@ -40,14 +41,14 @@ _GIVEN = (
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice between candidates that mass does not separate.
+    """The choice between candidates that mass cannot distinguish.
 
     Attributes:
-        best: the best; None where no candidate got a score.
-        right: by trial and agent, the share of held-out prompts to which the own reply is right; empty where mass alone
-            chose.
-        agents: the same of each agent, on its own prompts; empty where mass alone chose.
-        notes: what the user should know.
+        best: the best trial; None if no candidate got a score.
+        right: by trial and agent, the share of held-out prompts with a right reply by the candidate; empty if mass
+            alone chose.
+        agents: the same share for each agent, on its own prompts; empty if mass alone chose.
+        notes: notes for the user.
     """
 
     best: Trial | None
@@ -62,13 +63,13 @@ class OwnReplies:
 
     Attributes:
         live: the model.
-        prompts: of each agent.
-        settings: how agents were asked, and the reward function.
-        replies: of the agents, with what a right one earns.
-        generate: whether candidates are asked; None: they are not, but all replies that are kept count.
-        folder: of the search; replies are kept in it, and are not asked for again when it resumes.
-        server: what serves the candidates; None for the model in memory.
-        concurrency: requests to the server at once.
+        prompts: the prompts of each agent.
+        settings: the settings of the agents' replies, and the reward function.
+        replies: the agents' replies, with the least reward of a right reply.
+        generate: whether candidates generate; None: they do not, but all stored replies count.
+        folder: the folder of the search; it stores replies, which are not generated again when the search resumes.
+        server: the server for the candidates; None for the model in memory.
+        concurrency: the number of concurrent requests.
     """
 
     live: LiveBase
@@ -81,14 +82,14 @@ class OwnReplies:
     concurrency: int = 8
 
     def choose(self, contest: Contest, listen: Callable[[int, int], None]) -> Choice:
-        """Choose between the candidates that mass does not separate; where mass is enough, the best one replies alone.
+        """Choose between the candidates that mass cannot distinguish; if mass is enough, only the best replies.
 
         Args:
-            contest: by mass, with all trials.
-            listen: called with the number of candidates that have replied, and of all.
+            contest: a contest by mass, with all trials.
+            listen: called with the number of candidates that have replied, and the number of all.
 
         Raises:
-            EndpointError: the server does not start, or gives no reply. What has replied is kept.
+            EndpointError: the server does not start, or gives no reply. Replies so far are stored.
         """
         best = contest.best()
         if best is None:
@@ -117,7 +118,7 @@ class OwnReplies:
         return Choice(max(ties, key=worth), right, self._right_of_agents(held_out), notes)
 
     def _lacks_replies(self, contest: Contest, ties: Sequence[Trial], held_out: Mapping[str, Sequence[Prompt]]) -> bool:
-        """Whether a candidate has no kept reply to one of the prompts."""
+        """Whether a candidate lacks a stored reply to one of the prompts."""
         return any(
             journal.without_reply(held_out[name])
             for trial in ties
@@ -125,7 +126,7 @@ class OwnReplies:
         )
 
     def _note_unused(self) -> tuple[str, ...]:
-        """A note on replies of an earlier run that do not count; none where there are none."""
+        """Return a note on replies of an earlier run that do not count; empty without such replies."""
         folder = self.folder.root / _FOLDER
         if not any(folder.glob("*/*.jsonl")):
             return ()
@@ -134,7 +135,7 @@ class OwnReplies:
         return (f"the choice is by mass alone: own replies of an earlier run, in {folder}, do not count ({why})",)
 
     def _held_out(self, agent: str) -> list[Prompt]:
-        """The prompts of an agent that no statistic has seen, without the replies that came with them."""
+        """Return the prompts of an agent that no statistic uses, without the replies that came with them."""
         _, prompts = halves(self.prompts[agent], self.settings.prompt_seed)
         return [replace(prompt, replies=()) for prompt in prompts]
 
@@ -144,7 +145,7 @@ class OwnReplies:
         return ServedReplier(self.live, self.settings, prompts, self.server, self.concurrency, self.folder)
 
     def _journals(self, plan: Plan, number: int, agents: Iterable[str]) -> dict[str, ReplyJournal]:
-        """The kept replies of a candidate, by agent."""
+        """Return the stored replies of a candidate, by agent."""
         description = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
         description += [asdict(self.server)] if self.server is not None else []
         fingerprint = hashlib.sha256(dumped(description).encode()).hexdigest()[:12]  # replies belong to no other merge
@@ -152,14 +153,14 @@ class OwnReplies:
         return {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in agents}
 
     def _right_of_agents(self, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
-        """The agents' own right replies, by prompt."""
+        """Return, for each agent, which of its own replies are right, by prompt."""
         keys = {name: {exchange.key for exchange in self.replies.exchanges[name]} for name in held_out}
         return {
             name: _share_of_right(prompt.key in keys[name] for prompt in prompts) for name, prompts in held_out.items()
         }
 
     def _right(self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
-        """A candidate's own right replies, by prompt."""
+        """Return, for each agent's prompts, which of a candidate's own replies are right."""
         least = self.replies.least
         assert least is not None  # else nothing tells which are right
         journals = self._journals(plan, number, held_out)
@@ -192,7 +193,7 @@ class ReplyJournal:
 
     Attributes:
         path: the file.
-        replies: by key of the prompt.
+        replies: replies by key of the prompt.
     """
 
     path: Path
@@ -200,16 +201,16 @@ class ReplyJournal:
 
     @classmethod
     def read(cls, path: Path) -> ReplyJournal:
-        """The journal in a file, which need not be there."""
+        """Read the journal in a file, which may be missing."""
         return cls(path, {each.key: each for each in read_exchanges(path, partial=True)} if path.exists() else {})
 
     def without_reply(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The prompts that have no reply yet."""
+        """Return the prompts without a reply so far."""
         return [prompt for prompt in prompts if prompt.key not in self.replies]
 
     @contextmanager
     def writing(self) -> Iterator[Keep]:
-        """Context with a function that keeps further replies."""
+        """A context with a function that stores further replies."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("w", encoding="utf-8") as file:  # written again: a kill may have left half a line
 

@@ -10,19 +10,19 @@ from ramerge.searches.text import findings, ranking_rows
 
 
 def render(result: SearchResult, recipe: str) -> str:
-    """The page of a search, as the text of one HTML file.
+    """Return the page of a search, as one HTML file.
 
     Args:
         result: the search.
         recipe: the YAML of the best point's recipe.
     """
     from ramerge import __version__
-    from ramerge.report.page import plain_page
+    from ramerge.report.page import figures_page
     from ramerge.searches.charts import figures_of
 
     head, rows = ranking_rows(result)
     apart = f"Validation and test: {result.apart}." if result.apart else "Validation and test items are the same."
-    return plain_page(
+    return figures_page(
         Path(__file__).with_name("page.html"),
         figures_of(result),
         version=__version__,

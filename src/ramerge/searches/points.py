@@ -1,4 +1,4 @@
-"""From a point of a search to the recipe of its merge; called by `run` and others."""
+"""Makes the recipe of a point's merge; called by `run` and others."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Label = Callable[[str, object], str]
 
 
 def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{}={}".format) -> Document:
-    """The recipe of a search with the values of a point, unchecked.
+    """Return the recipe of a search with the values of a point, unchecked.
 
-    Parameters, presets and side inputs that the point's method does not take are left out: they are another method's.
-    `unused` says which of them are no method's.
+    Parameters, presets and side inputs that the point's method does not take are dropped: they belong to another
+    method. `unused` reports those that belong to no method.
     """
     document = for_method(recipe, str(point.get("method", recipe.method)), keep_shared=True)
     for key, value in point.items():
@@ -28,7 +28,7 @@ def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{
 
 
 def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
-    """Problems of what neither the recipe's own method nor another method of a search takes."""
+    """Return problems of keys that neither the recipe's own method nor another method of the search takes."""
     own = str(recipe.method)
     if own not in METHODS:
         return [recipe.unknown(("method",), "method", own, list(METHODS))]
@@ -59,7 +59,7 @@ def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
 
 
 def check_point(recipe: Document, point: Mapping[str, object], label: Label) -> list[str]:
-    """Problems of the recipe of a point."""
+    """Return the problems of a point's recipe."""
     try:
         check(document_of(recipe, point, label))
     except RecipeError as error:

@@ -1,4 +1,4 @@
-"""A search by prompts: what is gathered of the agents, the usual space, and the order in which points are scored."""
+"""A search by prompts: what it gathers from the agents, its default space, and the order in which points are scored."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
 
 CALIBRATION = "calibration"
-"""The folder of statistics and replies within that of a search."""
+"""The folder of statistics and replies in the folder of a search."""
 _ORDER = "order.json"
 _HOW = ("device", "device_memory", "batch")
-"""Settings of a calibration that change no result."""
+"""Settings of a calibration that do not change results."""
 _SUM = "task_arithmetic"
 _SCALES = (1.0, 0.8, 1.3, 1.6)
-"""Scales of sums; none is longer, because mass favors sharp models: it would choose sums that are worse."""
+"""Scales of sums. None is larger, because mass favors sharp models: it would choose worse sums."""
 _RIDGES = (0.01, 0.1, 1.0, 10.0)
 
 
@@ -51,10 +51,10 @@ class PromptMeasures:
     """Inputs of a search by prompts: replies, and the model.
 
     Attributes:
-        replies: on which merges are scored.
+        replies: the replies to score merges on.
         live: the model.
-        fingerprints: of what was gathered, by agent.
-        notes: what the user should know.
+        fingerprints: of each agent's calibration, by agent.
+        notes: notes for the user.
     """
 
     replies: ReplySet
@@ -63,9 +63,9 @@ class PromptMeasures:
     notes: tuple[str, ...]
 
     def in_order(self, space: Space, candidates: PlannedPoints, folder: Path) -> Space:
-        """The space with its points in the order of their mass, best first; those that cannot be merged last.
+        """Sort the points of a space by mass, best first; points that cannot be merged come last.
 
-        The order is kept in the folder of the search, so that it is the same when the search resumes.
+        The order is stored in the folder of the search, so that it is the same when the search resumes.
         """
         path, points = folder / _ORDER, list(space.points())
         about = {
@@ -86,7 +86,7 @@ class PromptMeasures:
         return replace(space, order=tuple(points[place] for place in order))
 
     def _masses(self, points: Sequence[Point], candidates: PlannedPoints) -> list[float | None]:
-        """The mean mass of each point; None where it cannot be merged."""
+        """Return the mean mass of each point; None if it cannot be merged."""
         scorer = self.scorer()
         scores: list[Scores | None] = []
         for point in points:
@@ -99,14 +99,12 @@ class PromptMeasures:
         return [None if each is None else Objective().value(scorer.figures(each, temper)) for each in scores]
 
     def scorer(self) -> MassScorer:
-        """The scorer of merges by mass."""
+        """Return a scorer of merges by mass."""
         return MassScorer(self.live, self.replies, self.fingerprints)
 
     def judge(self, prompts: AgentPrompts, folder: Folder, settings: SearchSettings) -> OwnReplies | None:
-        """Judge that lets the best candidates reply themselves: by default on a GPU or by a server, else as they are
-        kept.
-
-        None where no reward function tells right replies from wrong ones.
+        """Return a judge that lets the best candidates reply themselves: by default only on a GPU or with a server;
+        otherwise, stored replies count. None if no reward function tells right replies from wrong replies.
         """
         if not prompts.settings.reward or self.replies.least is None:
             return None
@@ -123,7 +121,7 @@ class PromptMeasures:
         )
 
     def make_scorer(self, *_: object) -> MassScorer:
-        """The same, as a search makes its scorer, whatever its folder."""
+        """Like `scorer`, in the form that a search needs; the arguments are unused."""
         return self.scorer()
 
 
@@ -133,14 +131,14 @@ def _is_mass(value: object) -> bool:
 
 
 def usual_space(recipe: Document, *, adapters: bool, by_prompts: bool) -> dict[str, object]:
-    """The space of a search for which nothing is said to vary: the sum first, then the best merges of some agents.
+    """Return the default space, if nothing varies explicitly: the sum first, then merges that are best for some agents.
 
-    The recipe's own method is tried, too, with its parameters; these do not change other candidates.
+    The recipe's own method is also tried, with its parameters; these do not affect other candidates.
 
     Args:
-        recipe: what is merged.
+        recipe: the recipe to merge.
         adapters: whether all agents are adapters.
-        by_prompts: whether the recipe has prompts, or what was gathered with them.
+        by_prompts: whether the recipe has prompts, or inputs gathered on them.
     """
     spaces: dict[str, dict[str, Any]] = {
         _SUM: {"scale": list(_SCALES)},
@@ -161,7 +159,7 @@ def usual_space(recipe: Document, *, adapters: bool, by_prompts: bool) -> dict[s
 
 
 def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
-    """The method of a recipe, and those of its parameters that count, with those of its preset."""
+    """Return the method of a recipe, and its effective parameters, including those of its preset."""
     name = str(recipe.method)
     method = METHODS[name]
     own_parameters = dict(complete(method, recipe.stated("preset"), recipe.stated("parameters") or {}))
@@ -177,7 +175,7 @@ def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
 
 
 def _each_alone(value: object) -> object:
-    """A parameter's value as a space that holds nothing else."""
+    """Turn a parameter's value into a space that holds only this value."""
     return {key: _each_alone(inner) for key, inner in value.items()} if isinstance(value, dict) else [value]
 
 
@@ -187,9 +185,9 @@ def _flat(values: Mapping[str, object], place: str) -> Iterator[tuple[str, objec
 
 
 def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], list[Point]]:
-    """Points of the usual space after the sum: longer sums where it keeps what the agents have, else all others.
+    """Divide the points of the default space: longer sums, to try after a good sum, and all others, after a poor sum.
 
-    A method that the recipe names is in both, with its parameters.
+    A method that the recipe names is in both lists, with its parameters.
     """
     _sum, *others = space.points()
     name, parameters = _own(recipe)
@@ -202,12 +200,12 @@ def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], lis
 
 @dataclass(frozen=True)
 class AgentPrompts:
-    """The agents that are asked for a search, and their prompts.
+    """The agents that reply for a search, and their prompts.
 
     Attributes:
         models: base and agents.
-        prompts: of each agent.
-        settings: what is gathered; half of the prompts is held out for the score.
+        prompts: the prompts of each agent.
+        settings: the settings of the calibration; half of the prompts are held out for the score.
     """
 
     models: Recipe
@@ -228,7 +226,7 @@ class AgentPrompts:
         return cls(models, prompts_of(models.agents, models.prompts, settings), settings)
 
     def description(self) -> dict[str, object]:
-        """The prompts and settings, as far as they decide what is gathered and which replies are right."""
+        """Return the prompts, and the settings that affect what is gathered and which replies are right."""
         settings = {key: value for key, value in asdict(self.settings).items() if key not in _HOW}
         if self.settings.reward:
             module, _ = load(self.settings.reward)
@@ -242,7 +240,7 @@ class AgentPrompts:
         }
 
     def with_inputs(self, recipe: Document, out: Path) -> Document:
-        """A recipe whose agents have the inputs that are gathered in the folder of a search, also before they are."""
+        """Return a recipe whose agents have the inputs that are, or will be, gathered in the folder of a search."""
         return with_inputs(recipe, self.prompts, out / CALIBRATION)
 
 
@@ -256,11 +254,11 @@ def prompt_measures(
     """Gather what a search by prompts needs, in its folder; the model stays in memory until the stack closes.
 
     Args:
-        prompts: of the agents that are asked.
+        prompts: the agents and their prompts.
         out: the folder of the search.
-        stack: what closes the model.
-        options: how models are read.
-        listen: gets the number of prompts done.
+        stack: closes the model.
+        options: how to read models.
+        listen: called with the number of prompts done.
 
     Raises:
         RamergeError: as for `calibrate`.

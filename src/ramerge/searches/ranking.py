@@ -1,4 +1,4 @@
-"""`ramerge.rank`: a contest of a few merges of agents by mass on their prompts, which writes nothing but the cache."""
+"""`ramerge.rank`: a contest of a few merges of agents by mass on their prompts; writes only to the cache."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _MERGE = "merge"
 
 @dataclass(frozen=True, repr=False)
 class Ranking(Displayed):
-    """Merges in the order of how likely they are to give the agents' right replies, the best first.
+    """Merges ranked by how likely they are to give the agents' right replies, best first.
 
     Attributes:
-        masses: for each merge its mass by agent, from 0 to 1: the share of replies that it is expected to give.
-        nll: for each merge the mean over agents of the negative log-likelihood per token, in nats.
-        replies: by agent, how many replies are scored on.
+        masses: the mass of each merge by agent, from 0 to 1: the expected share of the agent's right replies.
+        nll: the negative log-likelihood per token of each merge, in nats, averaged over agents.
+        replies: the number of scored replies, by agent.
         rewarded: whether only right replies count.
-        notes: what the user should know.
-        behind: for each merge but the best, the 95 % interval over prompts of its mean mass less that of the best, on
-            the same prompts; None where an agent has fewer than two prompts.
+        notes: notes for the user.
+        behind: for each merge but the best, the 95 % interval over prompts of its mean mass minus the best's, on
+            the same prompts; None if an agent has fewer than two prompts.
 
     Example:
         >>> ramerge.Ranking({}, {}, {}, False, ()).rewarded
@@ -66,13 +66,13 @@ class Ranking(Displayed):
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean mass over agents of each merge."""
+        """The mean mass of each merge over agents."""
         return {name: fmean(masses.values()) for name, masses in self.masses.items()}
 
 
 @dataclass(frozen=True)
 class _NamedMerges:
-    """Candidates that are recipes by name."""
+    """Candidates given as recipes by name."""
 
     recipes: Mapping[str, Recipe]
     options: Options
@@ -89,16 +89,16 @@ def rank(
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> Ranking:
-    """Rank some merges of a recipe's agents by mass on its prompts; nothing is written but the cache.
+    """Rank some merges of a recipe's agents by mass on its prompts; only the cache is written to.
 
     Args:
-        recipe: with a base, agents and prompts, as for `plan`.
-        merges: by any name, the values of a recipe that differ, such as `{"method": "ties"}`. Rules, dtype and so on
-            are the recipe's; its method, and what belongs to that, are not. Recorded inputs are there for methods that
-            need them. Without any, no agent is asked: only extras, prompts and headers of the models are checked.
+        recipe: a recipe with a base, agents and prompts, as for `plan`.
+        merges: by any name, the values that differ from the recipe, such as `{"method": "ties"}`. Rules, dtype and so
+            on come from the recipe, but not its method and the method's own keys. Methods that need recorded inputs get
+            them. If empty, no agent replies: only extras, prompts and headers of the models are checked.
         settings: as for `calibrate`.
-        options: how prompts are gathered and merges carried out.
-        on_progress: called with the number of prompts done, as `calibrate`.
+        options: how to gather on prompts and carry out merges.
+        on_progress: called with the number of prompts done, as by `calibrate`.
 
     Raises:
         RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.

@@ -1,4 +1,4 @@
-"""Replies of candidates: by the model in memory, or by a server that loads one merge after another."""
+"""Replies of candidates, from the model in memory, or from a server that loads one merge after another."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from ramerge.calibration.speaker import Speaker
 
 Keep = Callable[[Sequence[Exchange]], None]
-"""Gets replies as soon as they are there."""
+"""A function that receives replies as soon as they exist."""
 _SECONDS_TO_END = 2.0  # from a connection that breaks to the end of the server's process
 
 
 @dataclass
 class Replier(ABC):
-    """Greedy replies of one candidate after another, to prompts encoded as for their agent.
+    """Generates greedy replies of one candidate after another, to prompts encoded as for their agent.
 
     Attributes:
         live: the base in memory, with the tokenizers of agents.
-        settings: how agents were asked, and the reward function.
+        settings: the settings of the agents' replies, and the reward function.
     """
 
     live: LiveBase
@@ -47,14 +47,14 @@ class Replier(ABC):
 
     @abstractmethod
     def put(self, plan: Plan) -> None:
-        """Make a merge the model that replies."""
+        """Load a merge as the model that replies."""
 
     @abstractmethod
     def ask(self, agent: str, prompts: Sequence[Prompt], keep: Keep) -> None:
-        """Ask for a reply to each prompt of an agent."""
+        """Generate a reply to each prompt of an agent."""
 
     def close(self) -> None:  # noqa: B027  # the model in memory is closed by the search
-        """End what replies."""
+        """End the model or server."""
 
     def _speaker(self, agent: str) -> Speaker:
         module: Any = import_module("ramerge.calibration.speaker")  # torch takes seconds
@@ -63,7 +63,7 @@ class Replier(ABC):
 
 
 class LiveReplier(Replier):
-    """The model in memory."""
+    """Replies from the model in memory."""
 
     @override
     def put(self, plan: Plan) -> None:
@@ -78,14 +78,14 @@ class LiveReplier(Replier):
 
 @dataclass(frozen=True)
 class _Request:
-    """A prompt as a server is asked.
+    """A prompt in the form of a server request.
 
     Attributes:
-        ids: of the prompt.
+        ids: token ids of the prompt.
         truncated: whether ids were cut off.
-        most: tokens of the reply at most.
-        ends: tokens that end a reply.
-        pad: the token that fills up a batch.
+        most: the most tokens of the reply.
+        ends: ids of the tokens that end a reply.
+        pad: the id of the token that fills shorter sequences of a batch.
     """
 
     ids: list[int]
@@ -96,17 +96,17 @@ class _Request:
 
 
 class ServedReplier(Replier):
-    """A server, which loads each candidate from the folder of the search.
+    """Replies from a server, which loads each candidate from the folder of the search.
 
-    Prompts are sent as token ids, or to `transformers serve`, which takes none, as the text that gives them. The model
-    in memory encodes them and is unloaded then, because the server needs the memory.
+    Prompts are sent as token ids; `transformers serve`, which takes no ids, gets text that encodes to them. The model
+    in memory encodes the prompts and is then unloaded, because the server needs the memory.
 
     Args:
         live, settings: as for every replier.
-        prompts: of each agent.
-        server: what serves.
-        concurrency: requests at once.
-        folder: of the search.
+        prompts: the prompts of each agent.
+        server: the settings of the server.
+        concurrency: the number of concurrent requests.
+        folder: the folder of the search.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ServedReplier(Replier):
         self._running = self._server.load(self._folder.candidate)
 
     def _encode(self) -> dict[tuple[str, str], _Request]:
-        """The requests by agent and key of the prompt."""
+        """Return the requests, by agent and key of the prompt."""
         speakers = {agent: self._speaker(agent) for agent in self._prompts}
         return {
             (agent, prompt.key): _request(speakers[agent], prompt)
@@ -170,7 +170,7 @@ class ServedReplier(Replier):
         self._server.close()
 
     def _body(self, prompt: Prompt, request: _Request) -> dict[str, object]:
-        """The fields of a request for a greedy reply, whatever the model's own generation configuration says."""
+        """The fields of a request for a greedy reply, which override the model's own generation configuration."""
         fields: dict[str, object]
         if self._kind == "transformers":
             generation = {"do_sample": False, "eos_token_id": list(request.ends) or None, "pad_token_id": request.pad}
@@ -181,7 +181,7 @@ class ServedReplier(Replier):
         return {"max_tokens": request.most, **fields}
 
     def _exchange(self, prompt: Prompt, request: _Request, text: str, has_ended: bool) -> Exchange:
-        """A reply, whose token ids are those of its text."""
+        """Make an exchange from a reply's text, which is encoded to token ids."""
         ids = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         if has_ended or not ids:
             ids.append((*request.ends, request.pad)[0])
@@ -196,7 +196,7 @@ class ServedReplier(Replier):
         )
 
     def _text(self, prompt: Prompt, request: _Request) -> str:
-        """The text that the candidate's tokenizer encodes to a prompt, perhaps after a special token."""
+        """Return text that the candidate's tokenizer encodes to the prompt's ids, perhaps after a special token."""
         for start in (0, 1):
             text = str(self._tokenizer.decode(request.ids[start:], clean_up_tokenization_spaces=False))
             if list(self._tokenizer(text)["input_ids"]) == request.ids:
@@ -208,7 +208,7 @@ class ServedReplier(Replier):
 
 
 def _request(speaker: Speaker, prompt: Prompt) -> _Request:
-    """A prompt as an agent is asked."""
+    """Encode a prompt as for its agent."""
     question = speaker.question(prompt)
     if isinstance(question, str):
         raise InputError(f"{prompt.place}: {question}")
@@ -217,7 +217,7 @@ def _request(speaker: Speaker, prompt: Prompt) -> _Request:
 
 
 def _answer(server: RunningServer, body: Mapping[str, object], seconds: float) -> tuple[str, bool]:
-    """The text of a server's reply, and whether it ends by itself."""
+    """Return the text of a server's reply, and whether the reply ended by itself."""
     import httpx
 
     try:

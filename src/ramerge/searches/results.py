@@ -16,30 +16,31 @@ from ramerge.searches.space import Point
 
 SCHEMA = "ramerge.search/1"
 BY_AGREEMENT = "agreement"
-"""The key of `SearchResult.score` where prompts have scored: fingerprints of what was gathered, by agent."""
+"""The key of `SearchResult.score` for a search by prompts: fingerprints of the agents' calibrations."""
 TEMPER = "temper"
-"""The key of what negative log-likelihoods of replies are divided by in their mass, likewise."""
+"""The key of `SearchResult.score` for the divisor of negative log-likelihoods in mass."""
 SUM_FIRST = "sum-first"
-"""`SearchResult.sampler` where nothing was said to vary: the score of the sum decides which points come next."""
+"""The `SearchResult.sampler` if nothing varies explicitly: the score of the sum decides which points come next."""
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
 @dataclass(frozen=True, repr=False)
 class TriedPoint(Displayed):
-    """A point of a search and its result.
+    """A point of a search, and its result.
 
     Attributes:
-        number: of the trial: `trials/N.json` holds its scores, `trials/N.yaml` its recipe.
-        point: what varies, by key of the recipe.
+        number: the number N of the trial: `trials/N.json` holds its scores, `trials/N.yaml` its recipe.
+        point: the varied values, by key of the recipe.
         state: `complete`, `pruned` (given up early) or `failed`.
-        merge_seconds, score_seconds: what it took.
-        objectives: on validation items, in the order of the search's objectives; of a pruned point on a part of them.
-        behind: the objectives' paired differences to the best point; None for that one and for others than complete.
+        merge_seconds, score_seconds: the time that merging and scoring took.
+        objectives: values on validation items, in the search's order of objectives; for a pruned point, on a part of
+            the items.
+        behind: the objectives' paired differences to the best point; None for the best and for incomplete points.
         scores: every figure by name, on validation items.
-        failure: why it has no score.
-        nll: of a search by prompts, the mean over agents of the negative log-likelihood per token, in nats.
-        right: by agent, the share of held-out prompts to which the candidate's own reply is right; empty if it was not
-            asked.
+        failure: why the point has no score.
+        nll: in a search by prompts, the negative log-likelihood per token, in nats, averaged over agents.
+        right: by agent, the share of held-out prompts with a right reply by the candidate; empty if it generated no
+            replies.
     """
 
     number: int
@@ -63,24 +64,24 @@ class SearchResult(Displayed):
     """The result of a search, with all its points.
 
     Attributes:
-        objectives: what was to be as good as possible.
-        sampler, seed: what drew the points.
-        space: what varied.
-        score: what scored.
-        points: every point that was tried.
-        points_of_space: how many the space has; None where there is no end of them.
+        objectives: the optimized objectives.
+        sampler, seed: the sampler of the points, and its seed.
+        space: the space of the search, as plain values.
+        score: the description of the score.
+        points: every tried point.
+        points_of_space: the number of points in the space; None if it is infinite.
         best: the number of the best point.
-        front: numbers of the Pareto front; only the best where there is one objective.
-        level: numbers of the points that cannot be distinguished from the best at 95 %, with one objective.
-        apart: how validation and test items are kept apart, as a sentence; None where they are not.
-        test: the best point's objectives on items that it was not chosen by.
-        optimism: how much better each is on the items of the choice; above 0 means that those flatter.
+        front: numbers of the Pareto front; only the best with one objective.
+        level: with one objective, numbers of the points that cannot be distinguished from the best at 95 %.
+        apart: how validation and test items are separated, as a sentence; None if they are not.
+        test: the best point's objectives on items that did not decide the choice.
+        optimism: how much better each objective is on the items of the choice; above 0, these overestimate it.
         scores: every figure of the best point on test items.
-        seconds: of the whole search, with `merging` and `scoring` in it; the sum of all runs.
-        notes: what a reader must know.
-        agents: of each figure the score of the best agent, where agents were scored; of a search by prompts, where the
-            best point has replied itself, the share of held-out prompts to which each agent's reply is right.
-        over_agents: how much better the best point is than these, on the same items; None where that is not known.
+        seconds: time of the whole search, and of `merging` and `scoring` in it; the sum of all runs.
+        notes: notes for the reader.
+        agents: for each figure, the score of the best agent, if agents were scored; in a search by prompts whose best
+            point has generated replies, the share of held-out prompts with a right reply by each agent.
+        over_agents: how much better the best point is than these agents, on the same items; None if unknown.
 
     Example:
         >>> settings = ramerge.SearchSettings(html=False)
@@ -123,7 +124,7 @@ class SearchResult(Displayed):
 
     @property
     def ranked(self) -> list[TriedPoint]:
-        """The points with a score, the best first; then pruned and failed ones."""
+        """The points with a score, best first; then pruned and failed points."""
         order = {"complete": 0, "pruned": 1, "failed": 2}
         front = set(self.front)
 
@@ -134,12 +135,12 @@ class SearchResult(Displayed):
         return sorted(self.points, key=key)
 
     def to_dict(self) -> dict[str, Any]:
-        """The result of a search as plain values, as in `search.json`."""
+        """Return the result of a search as plain values, as in `search.json`."""
         return {"schema": SCHEMA, "ramerge": __version__, **asdict(self)}
 
 
 def _figures_of(point: TriedPoint) -> dict[str, object]:
-    """The figures of a point that its line and its row in a table show."""
+    """Return the figures of a point for its summary line and its row in a table."""
     objectives = {f"objective {number}": each.value for number, each in enumerate(point.objectives, 1)}
     failure = {"failure": point.failure} if point.failure else {}
     return {"number": point.number, **point.point, "state": point.state, **objectives, **failure}
@@ -149,11 +150,11 @@ def read_search(path: Path) -> SearchResult:
     """Read a search from its `search.json`.
 
     Raises:
-        RecipeError: it cannot be read, or is none.
+        RecipeError: the file cannot be read, or is not a search.
     """
     return read_model(path, SearchResult, _LIMITS, "search")
 
 
 def counts(points: Sequence[TriedPoint]) -> dict[str, int]:
-    """The number of points of a search in each state."""
+    """Return the number of points of a search in each state."""
     return {state: sum(point.state == state for point in points) for state in ("complete", "pruned", "failed")}

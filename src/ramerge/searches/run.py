@@ -1,4 +1,6 @@
-"""The whole search: a contest of the points of a space; then the best, on items that it was not chosen by."""
+"""Carries out a search: a contest of the points of a space; then scores the best on items that did not decide the
+choice.
+"""
 
 from __future__ import annotations
 
@@ -49,20 +51,20 @@ from ramerge.searches.trials import Trial
 TRIALS = 30
 DEFAULT = "tpe"
 _MOST_PLANS = 64
-"""Plans that are held, which take some megabytes each: those that check a search, and the latest."""
+"""The most plans held in memory, which take some megabytes each: those that check a search, and the latest."""
 
 
 MakeScorer: TypeAlias = Callable[[Folder, Callable[[], None]], Scorer]
-"""Makes the scorer of a folder. The function is called while a score function is loaded, which may take long."""
+"""Makes the scorer for a folder. It calls the given function while it loads a score function, which may take long."""
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Points of a search after the first, which is the plain sum; agents are scored before it.
+    """Points of a search after the plain sum, which comes first; agents are scored before it.
 
     Attributes:
-        good: the points where the sum is about as good as the agents' own mean over figures.
-        poor: the points where it is not.
+        good: the points to try if the sum is about as good as the agents' own mean over figures.
+        poor: the points to try if it is not.
     """
 
     good: tuple[Point, ...]
@@ -74,12 +76,12 @@ class SearchProgress:
     """The progress of a search.
 
     Attributes:
-        done, total: points; while replies and statistics are gathered, prompts.
+        done, total: numbers of points; of prompts while gathering, of candidates while generating.
         best: the first objective's best value so far.
-        failed: points that failed.
-        is_generating: whether tied candidates reply to the held-out prompts, after the last point; these are counted.
-        is_gathering: whether replies and statistics of prompts are gathered, before the first point.
-        is_loading: whether the file or module of the score function is loaded, before the first point.
+        failed: the number of failed points.
+        is_generating: whether tied candidates reply to the held-out prompts, after the last point.
+        is_gathering: whether agents' replies and statistics are gathered, before the first point.
+        is_loading: whether the score function is being loaded, before the first point.
 
     Example:
         >>> done = []
@@ -108,11 +110,11 @@ class PlannedPoints:
     """The candidates of a search: points of its space, each planned once.
 
     Attributes:
-        recipe: what points change.
-        options: how merges are carried out.
-        out: the folder of the search; None where merges are scored in memory.
-        description: what else decides the results of points; results of others are not mixed with these. By default the
-            recipe.
+        recipe: the recipe that points change.
+        options: how to carry out merges.
+        out: the folder of the search; None if merges are scored in memory.
+        description: what else determines the results of points; results with different descriptions are never mixed. By
+            default, the recipe.
     """
 
     recipe: Document
@@ -123,10 +125,10 @@ class PlannedPoints:
     _state: dict[str, str] = field(default_factory=dict, init=False)
 
     def plan(self, point: Point) -> Plan:
-        """The plan of a point's merge.
+        """Return the plan of a point's merge.
 
         Raises:
-            RecipeError: its recipe is wrong.
+            RecipeError: the point's recipe is wrong.
             ChangedInputsError: an input has changed since another point was planned.
         """
         key = key_of(point)
@@ -137,7 +139,7 @@ class PlannedPoints:
         return self._plans[key]
 
     def plan_agent(self, name: str) -> Plan:
-        """The plan of a merge that is an agent itself.
+        """Return the plan of a merge that equals an agent.
 
         Raises:
             RecipeError, ChangedInputsError: as for `plan`.
@@ -159,15 +161,15 @@ class PlannedPoints:
         return plan
 
     def content(self, space: Space) -> dict[str, object]:
-        """The description of a search of these points, as far as it is known before anything is read."""
+        """Return the description of a search of these points, as far as known before anything is read."""
         return {**(self.description or {"recipe": self.recipe.as_dict()}), "space": space.as_dict()}
 
     def state_of_first(self, space: Space, methods: Iterable[str]) -> dict[str, str]:
-        """The state of the inputs of the first point with each of some methods.
+        """Return the state of the inputs of the first point with each of some methods.
 
         Raises:
-            RecipeError: the recipe of one is wrong.
-            PlanError: one cannot be merged; all problems are listed.
+            RecipeError: the recipe of a point is wrong.
+            PlanError: a point cannot be merged; all problems are listed.
         """
         plans = [
             self.plan({"method": method} | {axis.key: axis.domain.extremes()[0] for axis in space.axes_of(method)})
@@ -191,11 +193,10 @@ def search(
     judge: OwnReplies | None = None,
     on_progress: Listener = lambda _: None,
 ) -> SearchResult:
-    """Carry out a search: try points of its space, and keep the one that scores best.
+    """Carry out a search: try points of its space, and keep the point that scores best.
 
-    An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with the
-    result. Agents that are named are scored before all points. A judge chooses between the best and those that are tied
-    with it.
+    An interrupted search in the folder resumes: only missing points are tried. `notes` become part of the result.
+    `agents` are scored before all points. The `judge` chooses between the best point and points tied with it.
     """
     strategy_of(settings, space)
     objectives = objectives_of(settings.objectives)
@@ -237,17 +238,17 @@ def search(
 
 
 def required_trials(settings: SearchSettings, space: Space) -> int:
-    """The number of points to try."""
+    """Return the number of points to try."""
     most = space.size if settings.sampler == "grid" and space.size is not None else TRIALS
     required_count = most if settings.trials is None else settings.trials
     return required_count if space.size is None else min(required_count, space.size)
 
 
 def strategy_of(settings: SearchSettings, space: Space) -> StrategyKind:
-    """The strategy of a search.
+    """Return the strategy of a search.
 
     Raises:
-        EvaluationError: it is not installed, or not for this space.
+        EvaluationError: the strategy is not installed, or does not fit this space.
     """
     name = settings.sampler or DEFAULT
     kind = STRATEGIES[name]
@@ -257,12 +258,12 @@ def strategy_of(settings: SearchSettings, space: Space) -> StrategyKind:
 
 
 def is_inside(path: str, folder: Path) -> bool:
-    """Whether a file is in the folder of a search, which may be moved: fingerprints of what was gathered count."""
+    """Whether a file is in the folder of a search, which may be moved; such inputs count by fingerprint."""
     return Path(path).resolve().is_relative_to(folder.resolve())
 
 
 def _trials_of(folder: Folder, space: Space) -> list[Trial]:
-    """The trials of earlier runs in a folder, which may come from a stranger."""
+    """Read the trials of earlier runs in a folder, which may be untrusted."""
     trials = folder.trials.read()
     for trial in trials:
         if not space.has(trial.point):
@@ -311,7 +312,7 @@ def _try_points(
 def _scores_of_agents(
     names: Sequence[str], candidates: PlannedPoints, contest: Contest, folder: Folder
 ) -> dict[str, Scores]:
-    """The scores of agents, kept in the folder of the search."""
+    """Return the scores of agents; they are stored in the folder of the search."""
     agents = folder.agents()
     for name in names:
         if name in agents:
@@ -333,15 +334,15 @@ class Specialists:
     """The best agent of each figure, with which merges are compared.
 
     Attributes:
-        contest: with the scorer.
-        agents: what it measured, by agent; empty where agents were not scored.
+        contest: the contest, with the scorer.
+        agents: the scorer's measurements, by agent; empty if agents were not scored.
     """
 
     contest: Contest
     agents: Mapping[str, Scores]
 
     def scores(self, split: Split) -> dict[str, Measure]:
-        """The score of the best agent for each figure, on the items for one purpose."""
+        """Return the score of the best agent for each figure, on the items for one purpose."""
         splits = [split_of(self.contest.scorer, scores, split) for scores in self.agents.values()]
         sign = self.contest.objectives[0].sign
         return {
@@ -399,7 +400,7 @@ class _Report:
         return result
 
     def _over_agents(self, validation: Scores, test: Scores | None) -> Estimate:
-        """How much better the best point is than the agents: on test items where agents have the same."""
+        """Estimate how much better the best point is than the agents: on test items if the agents have them."""
         objective, contest = self.contest.objectives[0], self.contest
         if self.choice.agents:
             return evidence.difference(objective, self.choice.right[self.best.number], self.choice.agents)
@@ -432,7 +433,7 @@ class _Report:
         )
 
     def _test(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:
-        """Score the best point on test items: how they are kept apart, the scores, and why there are none."""
+        """Score the best point on test items; return how these are separated, the scores, and notes."""
         scorer = self.contest.scorer
         if not scorer.has_test:
             return None, None, []

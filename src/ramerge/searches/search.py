@@ -1,4 +1,4 @@
-"""The function `search`, which users call: its arguments become a space, objectives and a scorer for `run`."""
+"""The function `search`, which users call: it makes a space, objectives and a scorer from its arguments, for `run`."""
 
 from __future__ import annotations
 
@@ -55,26 +55,26 @@ def search(
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the folder of the search. The best checkpoint is in `out/best`, and `out/recipe.yaml` merges it.
-        score: what scores a merged model. A function gets its folder (a `Path`) and returns `{name: number}` or `{name:
-            [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
-            `module:function` or `file.py:function` it runs in a process of its own, with a time limit; given as a
-            function it runs in this process, without one. A `ramerge_eval.TaskScore` asks tasks of Inspect's on a
-            server. None, for a recipe with prompts: how likely a merge is to give the agents' right replies (mass).
-            With both, points are scored in the order of their mass.
+        score: scores a merged model. A function gets the model's folder (a `Path`) and returns `{name: number}` or
+            `{name: [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
+            `module:function` or `file.py:function`, it runs in a separate process with a time limit; given as an
+            object, it runs in this process without a limit. A `ramerge_eval.TaskScore` runs tasks of Inspect on a
+            server. None requires a recipe with prompts: the score is how likely a merge is to give the agents' right
+            replies (mass). With a score and prompts, points are scored in the order of their mass.
         vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
-        space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md). With
-            neither, the merges are tried that are the best of some agents.
-        settings: how many points are tried, which, and what is best; and how prompts are used.
-        options: how every merge is carried out.
+        space: instead of `vary`, a YAML file or its content, which may have ranges (docs/guides/search.md). With
+            neither, the search tries merges that are best for some agents.
+        settings: the number and choice of points, the objectives, and the use of prompts.
+        options: how to carry out every merge.
         on_progress: called before the first point and after each, and while prompts are gathered or a score is loaded.
 
     Returns:
-        Every point with its scores, the best one, and what it scores on items that it was not chosen by.
+        Every point with its scores, the best point, and its scores on items that did not decide the choice.
 
     Raises:
         RecipeError: the recipe, the space or an argument is wrong.
-        EvaluationError: the score is wrong, another search is in the folder, or no point got a score. What was scored
-            is kept.
+        EvaluationError: the score is wrong, the folder holds another search, or no point got a score. Scores so far
+            are kept.
         PlanError: the recipe cannot be merged.
         OutputError: the folder cannot be written.
 
@@ -164,7 +164,7 @@ def search(
 
 
 def _check_comparison(settings: SearchSettings, *, by_mass: bool) -> None:
-    """Refuse to score agents without a score, and replies of candidates without a reward, or that no server gives."""
+    """Refuse to score agents without a score, and to let candidates reply without a reward or the requested server."""
     if settings.score_agents and by_mass:
         raise EvaluationError(
             "--score-agents: needs --score; with --prompts and --reward, --generate compares the merge with its agents"
@@ -188,7 +188,7 @@ def _check_comparison(settings: SearchSettings, *, by_mass: bool) -> None:
 
 
 def _refuse_importances(document: Document, vary: Mapping[str, Sequence[object]] | None) -> None:
-    """Refuse methods that need importances, which a search does not estimate, of agents that have none."""
+    """Refuse methods that need importances if agents have none, because a search does not estimate them."""
     sides = {
         name: METHODS[name].side
         for name in map(str, [document.method, *(vary or {}).get("method", ())])
@@ -207,7 +207,7 @@ def _refuse_importances(document: Document, vary: Mapping[str, Sequence[object]]
 def _check_before_asking(
     candidates: PlannedPoints, space: Space, settings: SearchSettings, out: Path, make_scorer: MakeScorer | None
 ) -> None:
-    """Refuse what is wrong with a search before agents are asked for replies, which takes long."""
+    """Check a search before agents generate replies, which takes long."""
     strategy_of(settings, space)
     sides = {name: METHODS[name].side for name in space.methods}
     # inputs are gathered later
@@ -239,7 +239,7 @@ def _check_arguments(
 
 
 def no_page() -> str | None:
-    """A sentence that says why search.html cannot be written; None if it can."""
+    """Return a sentence that says why search.html cannot be written; None if it can."""
     lacking = missing_libraries("it needs")
     return f"no page search.html was written, because {lacking[0]}" if lacking else None
 
@@ -258,7 +258,7 @@ def _space_of(
     space: str | Path | Mapping[str, object] | None,
     options: Options,
 ) -> Space:
-    """The space of a recipe that is right: what is said to vary, or else the usual one."""
+    """Return the space of a valid recipe: from `vary` or `space`, or else the default space."""
     if vary and space is not None:
         raise RecipeError(
             "say what varies: with --vary KEY=V,V,... or with --space FILE, one of them (in Python vary or space)"
@@ -280,7 +280,7 @@ def _space_of(
 
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:
-    """A maker of the scorer of a search in its folder, from `--score`, a function or tasks."""
+    """Return a function that makes the scorer of a search in its folder, from `--score`, a function or tasks."""
     if isinstance(score, CustomScore):
         return lambda folder, _: score.scorer(folder.root)
     if isinstance(score, str):

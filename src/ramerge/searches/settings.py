@@ -1,4 +1,4 @@
-"""`SearchSettings`: how a search is carried out, declared once for API, options of the command and reference."""
+"""`SearchSettings`: how to carry out a search, declared once for API, options of the command and reference."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ramerge.sdk.text import quoted
 from ramerge.searches.strategies import STRATEGIES
 
 SAMPLERS = tuple(STRATEGIES)
-"""Names of all strategies."""
+"""The names of all strategies."""
 _A_BOOL = "True or False"
 
 
 @documented
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """How a search is carried out.
+    """Settings of a search.
 
     Raises:
         RecipeError: a value is impossible.
@@ -102,7 +102,7 @@ class SearchSettings:
     )
 
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
-    """How replies and statistics are gathered, where the recipe has prompts."""
+    """How to gather replies and statistics, if the recipe has prompts."""
 
     server: ModelServer | None = field(
         default=None,
@@ -141,10 +141,10 @@ def _is_whole(value: object, least: int, bound: float = math.inf) -> bool:
 
 
 def check_arguments(**arguments: tuple[bool, str, object]) -> None:
-    """Refuse wrong arguments of a function: by name whether it is right, what it must be, and what was given.
+    """Refuse wrong arguments of a function. Each keyword: whether its value is right, what it must be, and the value.
 
     Raises:
-        RecipeError: arguments are wrong; all of them are named.
+        RecipeError: arguments are wrong; all are named.
     """
     if wrong := [
         f"{name}: must be {what}, not {quoted(value)}"

@@ -1,7 +1,7 @@
-"""The space of a search: axes over keys of the recipe, the points that they span, and how a point is written.
+"""The space of a search: axes over keys of the recipe, the points that they span, and the text of a point.
 
-An axis over a parameter counts only at points whose method has that parameter, so a space over several methods is a
-tree: the method first, then what it takes.
+An axis over a parameter applies only to points whose method has that parameter, so a space over several methods is a
+tree: the method first, then its parameters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGITS = 6  # of a number that a sampler draws, so that a recipe can be read
 
 @dataclass(frozen=True)
 class Choices:
-    """The values of an axis that are listed, in no order."""
+    """The listed values of an axis, in no order."""
 
     values: tuple[Any, ...]
 
@@ -43,7 +43,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """The values of an axis from `low` to `high`, both included; with `log`, ratios count and not differences."""
+    """The values of an axis from `low` to `high`, both included; `log` makes it logarithmic."""
 
     low: float
     high: float
@@ -52,11 +52,11 @@ class ValueRange:
 
     @property
     def is_whole(self) -> bool:
-        """Whether only whole numbers are meant: those are written without a point."""
+        """Whether only whole numbers are meant, which are written without a decimal point."""
         return all(isinstance(value, int) for value in (self.low, self.high, self.step) if value is not None)
 
     def enumeration(self) -> tuple[Any, ...] | None:
-        """All values of the range; None where there is no end of them."""
+        """Return all values of the range; None if there are infinitely many."""
         step = self.step or (1 if self.is_whole and not self.log else None)
         if step is None:
             return None
@@ -70,7 +70,7 @@ class ValueRange:
         return (self.low, self.high)
 
     def tidy(self, value: float) -> float:
-        """A value of the range with few digits."""
+        """Round a value of the range to few digits."""
         if self.is_whole:
             return int(value)
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
@@ -85,10 +85,10 @@ class Axis:
     """An axis of the space: one key that varies.
 
     Attributes:
-        key: of the recipe, such as `dtype` or `parameters.r`.
+        key: the key of the recipe, such as `dtype` or `parameters.r`.
         domain: its values.
-        method: the method with which it counts; None for all methods that have it.
-        where: what messages say of its place, such as `space.yaml:3: parameters.r` or `--vary parameters.r`.
+        method: the method to which it applies; None for all methods that have the key.
+        where: its location for messages, such as `space.yaml:3: parameters.r` or `--vary parameters.r`.
     """
 
     key: str
@@ -102,18 +102,18 @@ class Axis:
         return self.key if self.method is None else f"{self.method}: {self.key}"
 
     def counts(self, method: str) -> bool:
-        """Whether the axis counts at points with this method."""
+        """Whether the axis applies to points with this method."""
         return self.method == method or (self.method is None and has_parameter(method, self.key))
 
 
 def has_parameter(method: str, key: str) -> bool:
-    """Whether a method has the parameter of a key; every method takes keys that are no parameters."""
+    """Whether a method has the parameter of a key; every method accepts keys that are not parameters."""
     name = parameter_of(key)
     return name is None or (method in METHODS and name in METHODS[method].parameters.model_fields)
 
 
 def parameter_of(key: str) -> str | None:
-    """The parameter of a key: `r` of `parameters.r`, and of `parameters.r.x`; None for other keys."""
+    """Return the parameter of a key: `r` for `parameters.r` and `parameters.r.x`; None for other keys."""
     first, _, rest = key.partition(".")
     return rest.partition(".")[0] if first == "parameters" else None
 
@@ -123,10 +123,10 @@ class Space:
     """The space of a search: all its points.
 
     Attributes:
-        methods: the methods, of which every point names one, also where there is only one: it may not be the recipe's.
-        axes: everything else. Those with a method of their own come before those for all methods.
-        given: the recipe's own parameters, on which it may depend whether another parameter counts.
-        order: all points in the order in which a grid tries them, where that is another.
+        methods: the methods; every point names one, even if there is only one, because the recipe may name another.
+        axes: all other axes. Axes for a single method come before axes for all methods.
+        own_parameters: the recipe's own parameters, which may decide whether another parameter has an effect.
+        order: all points in the order in which a grid tries them; empty for the usual order.
     """
 
     methods: tuple[str, ...]
@@ -149,9 +149,9 @@ class Space:
         return Axis("method", Choices(self.methods))
 
     def axes_of(self, method: str) -> list[Axis]:
-        """The axes that may count with a method, those first on which others depend.
+        """Return the axes that may apply to a method; axes on which others depend come first.
 
-        Axes of its own replace those for all methods.
+        The method's own axes replace those for all methods.
         """
         counting = [axis for axis in self.axes if axis.counts(method)]
         own = {axis.key for axis in counting if axis.method is not None}
@@ -159,28 +159,30 @@ class Space:
         return sorted(counting_once, key=lambda axis: bool(_conditions(method, axis.key)))
 
     def _matters(self, axis: Axis, method: str, point: Mapping[str, object]) -> bool:
-        """Whether a value on the axis changes anything: some parameters count only with certain values of others."""
+        """Whether a value on the axis changes anything: some parameters have an effect only with certain values of
+        others.
+        """
         return all(
             point.get(f"parameters.{name}", self.own_parameters.get(name, _default(method, name))) == value
             for name, value in _conditions(method, axis.key).items()
         )
 
     def has(self, point: Mapping[str, Any]) -> bool:
-        """Whether a point may be one of the space: its method, keys and values."""
+        """Whether a point can belong to the space: checks its method, keys and values."""
         if (method := point.get("method")) not in self.methods:
             return False
         domains = {axis.key: axis.domain for axis in self.axes_of(method)}
         return all(key == "method" or (key in domains and domains[key].has(value)) for key, value in point.items())
 
     def idle(self) -> Iterator[tuple[Axis, Mapping[str, object]]]:
-        """Axes that change nothing at any point, with the values of other parameters that they would need."""
+        """Yield axes that change nothing at any point, with the values of other parameters that they would need."""
         for axis in self.axes:
             methods = [method for method in self.methods if axis in self.axes_of(method)]
             if methods and not any(self._may_matter(axis, method) for method in methods):
                 yield axis, _conditions(methods[0], axis.key)
 
     def _may_matter(self, axis: Axis, method: str) -> bool:
-        """Whether there is a point with the method where the axis matters."""
+        """Whether the axis has an effect at some point with the method."""
         domains = {other.key: other.domain for other in self.axes_of(method)}
 
         def can_be(name: str, value: object) -> bool:
@@ -194,11 +196,11 @@ class Space:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the points of the space can be counted."""
+        """Whether the points of the space can be listed."""
         return all(axis.domain.enumeration() is not None for axis in self.axes)
 
     def points(self) -> Iterator[Point]:
-        """All points of the space, in their order or the last axis varying fastest; only where they can be counted."""
+        """Yield all points of a space that can be listed: in `order`, or with the last axis varying fastest."""
         if self.order:
             yield from self.order
             return
@@ -216,7 +218,7 @@ class Space:
 
     @cached_property
     def size(self) -> int | None:
-        """The number of points, at most `MOST_POINTS` + 1; None where there is no end of them."""
+        """The number of points, at most `MOST_POINTS` + 1; None if infinite."""
         return sum(1 for _ in islice(self.points(), MOST_POINTS + 1)) if self.is_listed else None
 
     @property
@@ -229,7 +231,7 @@ class Space:
 
 
 def _conditions(method: str, key: str) -> Mapping[str, object]:
-    """The values of other parameters with which a parameter counts."""
+    """Return the values of other parameters with which a parameter has an effect."""
     name = parameter_of(key)
     return conditions(METHODS[method].parameters, name) if name is not None else {}
 
@@ -239,12 +241,12 @@ def _default(method: str, name: str) -> object:
 
 
 def label(key: str) -> str:
-    """The label of a key in tables and figures."""
+    """Return the label of a key in tables and figures."""
     return key.removeprefix("parameters.")
 
 
 def spelling(point: Mapping[str, Any], *, short: bool = False) -> str:
-    """A point as text in one line; `short` begins with the method's name alone."""
+    """Return a point as text in one line; with `short`, without the key of the method."""
     if short and "method" in point:
         return " ".join(
             [point["method"], *(f"{label(key)}={value}" for key, value in point.items() if key != "method")]

@@ -1,4 +1,4 @@
-"""From `--vary` or a YAML file to a space, with everything that is wrong in it, line by line.
+"""Reads a space from `--vary` or a YAML file, and reports all problems line by line.
 
 method: [ram, ram+, ties]              # or a mapping, with a space for each method
 dtype: [bfloat16, float32]
@@ -25,7 +25,7 @@ from ramerge.searches.points import check_point
 from ramerge.searches.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, has_parameter, parameter_of
 
 _FEW = 3
-"""Methods with a parameter that a message names."""
+"""The most methods with a parameter that a message names."""
 _KEYS = ("method", "dtype", "rounding", "parameters")
 _RANGE = ("from", "to", "step", "log")
 # what else people call the ends of a range
@@ -33,19 +33,19 @@ _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 
 
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
-    """The space of `--vary KEY=V,V,...`: a grid."""
+    """Make a grid from `--vary KEY=V,V,...`."""
     document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
     document.flags = {(str(key),): f"--vary {key}" for key in vary}
     return _Reader(recipe, document, "--vary").space()
 
 
 def mapped_space(recipe: Document, values: Mapping[str, object]) -> Space:
-    """The space of a mapping with the keys of a YAML file."""
+    """Read a space from a mapping with the keys of a YAML file."""
     return _Reader(recipe, Document(_plain(values)), "space").space()
 
 
 def file_space(recipe: Document, path: Path) -> Space:
-    """The space of a search in a YAML file."""
+    """Read the space of a search from a YAML file."""
     if path.is_dir():
         raise RecipeError(f"--space {path}: is a folder; give a YAML file that says what may vary")
     form = "a space is a mapping from keys of the recipe to values, such as parameters.r: {from: 0, to: 0.5}"
@@ -91,7 +91,7 @@ class _Reader:
         self._problems.append(self._document.where(key, text))
 
     def _methods(self) -> tuple[tuple[str, ...], list[Axis]]:
-        """The methods, and the axes that belong to one of them."""
+        """Return the methods, and the axes that belong to one of them."""
         method = self._document.stated("method")
         if method is None:
             own = self._recipe.method
@@ -116,7 +116,7 @@ class _Reader:
         return tuple(map(str, names)), axes
 
     def _axes(self, values: Mapping[str, object], place: Key, method: str | None) -> Iterator[Axis]:
-        """The axes of a mapping, whatever the depth at which they stand."""
+        """Yield the axes of a mapping, at any depth."""
         for name, inner in values.items():
             yield from self._axis((*place, name), name, inner, method)
 
@@ -135,7 +135,7 @@ class _Reader:
         yield Axis(key, domain, method, self._document.where(place, "").partition("\n")[0].rstrip(": "))
 
     def _is_real(self, key: str, method: str | None) -> bool:
-        """Whether a key's values need not be whole, so that `from: 0, to: 1` means all numbers between."""
+        """Whether a key's values need not be whole, so that `from: 0, to: 1` means all real numbers between."""
         name = parameter_of(key)
         if name is None:
             return False
@@ -173,7 +173,7 @@ class _Reader:
                     self._problems.append(f"{other.where}: is a part of {axis.key}, which varies too")
 
     def _check_values(self, space: Space) -> None:
-        """Check each value of every axis at least once: with each method, and first values of the other axes."""
+        """Check each value of every axis at least once: with each method, and the first values of the other axes."""
         for method in space.methods:
             axes = space.axes_of(method)
             first: Point = {"method": method} | {axis.key: axis.domain.extremes()[0] for axis in axes}
@@ -197,7 +197,7 @@ def _plain(value: Any) -> Any:
 
 
 def _choices(inner: object) -> Choices:
-    """The choices of an axis. Raises `ValueError` with what is wrong."""
+    """Return the choices of an axis. Raises `ValueError` if they are invalid."""
     values = inner if isinstance(inner, list | tuple) else [inner]
     if not values:
         raise ValueError("has no values")
@@ -208,7 +208,7 @@ def _choices(inner: object) -> Choices:
 
 
 def _is_range(inner: Mapping[str, object]) -> bool:
-    """Whether a range is meant, and not a mapping of keys that vary."""
+    """Whether a mapping means a range, not keys that vary."""
     plain = not any(isinstance(value, dict | list) for value in inner.values())
     return bool(inner.keys() & {"from", "to"}) or (plain and bool(inner) and inner.keys() <= {*_ENDS, *_RANGE})
 

@@ -1,4 +1,4 @@
-"""Strategies of a search: which point comes next. One row of the entry-point group `ramerge.strategies` each."""
+"""Strategies of a search, which choose the next point; each is an entry point in the group `ramerge.strategies`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:  # the names of strategies are options, and all else takes lon
 
 
 def key_of(point: Mapping[str, object]) -> str:
-    """The identity of a point, as text."""
+    """Return the identity of a point, as text."""
     return json.dumps(point, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Question:
-    """The search that a strategy is made for.
+    """The search for which a strategy is made.
 
     Attributes:
-        space: its points are the candidates.
-        objectives: what is to be as good as possible.
-        seed: of all that is drawn.
-        journal: a file in which the strategy may keep what it shows to other programs.
+        space: the space, whose points are the candidates.
+        objectives: the objectives to optimize.
+        seed: the seed of all draws.
+        journal: a file that the strategy may write for other programs.
     """
 
     space: Space
@@ -41,26 +41,26 @@ class Question:
 
 
 class StrategyKind(ABC):
-    """A strategy of `--sampler`, by name.
+    """A kind of strategy, chosen by `--sampler`.
 
     Attributes:
-        libraries: modules of the extra `search` that it needs.
+        libraries: modules of the extra `search` that it requires.
     """
 
     libraries: tuple[str, ...] = ()
 
     def problems(self, space: Space) -> list[str]:
-        """Problems of the strategy on a space."""
+        """Return the problems of the strategy on a space."""
         del space
         return []
 
     @abstractmethod
     def start(self, question: Question) -> Strategy:
-        """A strategy for a search that begins or resumes."""
+        """Return a strategy for a search that begins or resumes."""
 
 
 class ListedPoints:
-    """Points in an order of their own, one after another."""
+    """Tries listed points one after another."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self._points = points
@@ -75,7 +75,7 @@ class ListedPoints:
 
 
 class GridStrategy(StrategyKind):
-    """All points of a space, in their order."""
+    """Tries all points of a space, in their order."""
 
     def problems(self, space: Space) -> list[str]:
         endless = [axis.where for axis in space.axes if axis.domain.enumeration() is None]
@@ -88,18 +88,18 @@ class GridStrategy(StrategyKind):
 GRID = GridStrategy()
 
 MARGIN = 0.015
-"""How far the sum's mean of shares may lie below the agents' own: lab/experiments/043-score-the-sum-first.md."""
+"""How far the sum's mean share may lie below the agents' own: lab/experiments/043-score-the-sum-first.md."""
 
 
 @dataclass(frozen=True)
 class SumFirst:
-    """The plain sum of task vectors first; what it scores decides which points come next.
+    """Tries the plain sum of task vectors first; its score decides which points come next.
 
     Attributes:
         points: all points, the sum first.
-        agents: the mean of the agents' own scores, each figure by the best of them.
-        good: the points after a sum that is at most `MARGIN` below it.
-        poor: the points after a sum that is not.
+        agents: the mean over figures of the best agent's score.
+        good: the points to try after a sum that is at most `MARGIN` below `agents`.
+        poor: the points to try after a worse sum.
     """
 
     points: Sequence[Point]
@@ -123,4 +123,4 @@ class SumFirst:
 
 
 STRATEGIES: Registry[StrategyKind] = Registry("ramerge.strategies", StrategyKind, versioned=False)
-"""All strategies, by the word of `--sampler`."""
+"""All strategies, by their name for `--sampler`."""

@@ -1,8 +1,8 @@
-"""Samplers of Optuna as strategies of a search: which point comes next.
+"""Samplers of Optuna as strategies of a search.
 
-A new sampler is made for each draw, with a seed that follows from the search's and from how many draws there were. So
-what is drawn depends on the seed and the trials only, and an interrupted search resumes as if it had not been: it draws
-all points again, and gets the results of earlier runs at once.
+Each draw makes a new sampler, with a seed derived from the search's seed and the number of draws. So draws depend only
+on the seed and the trials, and an interrupted search resumes as if uninterrupted: it draws all points again, and gets
+the results of earlier runs at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OptunaKind(StrategyKind):
         sampler: its class in `optuna.samplers`.
         settings: arguments of that class.
         libraries: as for every strategy.
-        of_ranges: whether it needs two ranges of numbers at least, and nothing else that varies.
+        of_ranges: whether it needs at least two ranges of numbers, and nothing else may vary.
     """
 
     sampler: str
@@ -63,7 +63,7 @@ NSGA2 = OptunaKind("NSGAIISampler", (("population_size", _POPULATION),))
 
 
 class Study:
-    """A strategy that is a study in Optuna, with a journal that its dashboard shows."""
+    """A strategy that runs a study in Optuna, with a journal that Optuna's dashboard can show."""
 
     def __init__(self, kind: OptunaKind, question: Question) -> None:
         self._kind, self._question = kind, question
@@ -86,10 +86,10 @@ class Study:
         self._draws = 0
 
     def ask(self, trials: Sequence[Standing]) -> Point | None:
-        """The next point that was not tried; None where all of the space's were.
+        """Return the next untried point; None if all points of the space have been tried.
 
-        Where the sampler draws a point again, it is told the result that is there. Where it does so many times in a
-        row, the first point that is left comes next.
+        If the sampler draws a point again, it receives the known result. If it does so many times in a row, the first
+        remaining point comes next.
         """
         past = {key_of(trial.point): trial for trial in trials}
         repeats = 0
@@ -112,7 +112,7 @@ class Study:
                 self._enqueue(left)
 
     def count(self, trials: Sequence[Standing]) -> int | None:
-        """The number of points of the space; None where there is no end of them."""
+        """Return the number of points in the space; None if infinite."""
         del trials
         return self._question.space.size
 
@@ -136,7 +136,7 @@ class Study:
             self._study.tell(trial, state=states.FAIL)
 
     def _enqueue(self, point: Point) -> None:
-        """Make the next draw this point, whatever the sampler would draw."""
+        """Make the next draw return this point, whatever the sampler would draw."""
         space = self._question.space
         axes = [space.by_method, *space.axes_of(point["method"])]
         self._study.enqueue_trial(

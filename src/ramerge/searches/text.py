@@ -1,4 +1,4 @@
-"""A search in a few lines for the terminal; its sentences and rows also for the page and the tab Choose."""
+"""A search as short text for the terminal; its sentences and rows also for the page and the tab Choose."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _MOST_CANDIDATES = 12
 _MOST_FAILURES = 3
 _WIDTH = 100
 _SEARCH = Path("SEARCH")
-"""Stands for the folder of a search where that is not known."""
+"""Stands for the folder of a search if it is unknown."""
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
-    """The lines of a search for the terminal: the best points, how sure that is, and paths. Its notes are warnings."""
+    """A search as lines for the terminal: the best points, how sure they are, and paths. Its notes are warnings."""
     if _by_mass(result):
         unit, *others = findings(result, out)
         return [
@@ -51,7 +51,7 @@ def _by_mass(result: SearchResult) -> bool:
 
 
 def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[list[str]]]:
-    """Rows of a search by prompts: candidates with their mass by task, or by the task where it is lowest."""
+    """Rows of a search by prompts: candidates with their mass by task, or only for the task where it is lowest."""
     names = list(result.winner.scores)
     several = len(result.objectives) > 1
     # the objective has no column of its own where the column of its task shows the same
@@ -88,7 +88,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
 
 
 def _mass_table(result: SearchResult) -> list[str]:
-    """The table of a search by prompts: each candidate in one line, that fits into the terminal, or 100 columns."""
+    """Return the table of a search by prompts: each candidate in a line that fits the terminal, or 100 columns."""
     width = max(_WIDTH, shutil.get_terminal_size().columns)
     for narrow in (False, True):
         head, rows = _mass_rows(result, narrow=narrow)
@@ -99,7 +99,7 @@ def _mass_table(result: SearchResult) -> list[str]:
 
 
 def _ranking(result: SearchResult) -> list[str]:
-    """The table of points for the terminal, the best first."""
+    """Return the table of points for the terminal, best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
     return [
@@ -109,7 +109,7 @@ def _ranking(result: SearchResult) -> list[str]:
 
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
-    """The columns of the table of points, and a row for each that did not fail, the best first."""
+    """Return the columns of the table of points, and a row for each point that did not fail, best first."""
     if _by_mass(result):
         return _mass_rows(result, narrow=False)
     points = [point for point in result.ranked if point.state != "failed"]
@@ -138,7 +138,7 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
 
 
 def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
-    """Sentences on the result of a search in a folder; the last one says whether the best merge is enough."""
+    """Return sentences on the result of a search in a folder; the last says whether the best merge is good enough."""
     best = result.winner
     if _by_mass(result):
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
@@ -186,7 +186,7 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
 
 
 def _enough(result: SearchResult, out: Path) -> list[str]:
-    """Sentences that compare the best merge with its agents, and say what to do next."""
+    """Return sentences that compare the best merge with its agents, and say what to do next."""
     over, by_mass = result.over_agents, _by_mass(result)
     if len(result.objectives) > 1:
         return []
@@ -231,7 +231,7 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
 
 
 def _doubt(result: SearchResult) -> str:
-    """The part of the line on the best merge that says why the choice is unreliable; empty where it is not."""
+    """Return the part of the line on the best merge that says why the choice is unreliable; empty if it is reliable."""
     replies = result.score.get("replies", {})
     absent = [name for name, count in replies.items() if not count]
     few = any(0 < count < FEW for count in replies.values())
@@ -247,7 +247,7 @@ def _doubt(result: SearchResult) -> str:
 
 
 def _untried(result: SearchResult) -> list[str]:
-    """A sentence on the points of the space that were not tried, if it has an end and there are any."""
+    """Return a sentence on the untried points of a finite space; empty if there are none."""
     count, size = len(result.points), result.points_of_space
     if size is None or count >= size:
         return []
@@ -265,7 +265,7 @@ def _untried(result: SearchResult) -> list[str]:
 
 
 def failures(result: SearchResult) -> list[str]:
-    """Sentences on the first points that failed, and why."""
+    """Return sentences on the first failed points, with reasons."""
     failures = [point for point in result.points if point.state == "failed"]
     lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failures[:_MOST_FAILURES]]
     return [
@@ -279,14 +279,14 @@ def _points(count: int) -> str:
 
 
 def _interval(estimate: Estimate) -> str:
-    """An interval as text: `0.9000 to 0.9500`, or a dash."""
+    """Format an interval: `0.9000 to 0.9500`, or a dash."""
     if estimate.low is None or estimate.high is None:
         return "–"
     return f"{estimate.low:.4f} to {estimate.high:.4f}"
 
 
 def _with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
-    """An estimate as text, with its interval where there is one."""
+    """Format an estimate, with its interval if it has one."""
     form = f"{'+' if sign else ''}.{digits}f"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:{form}}"

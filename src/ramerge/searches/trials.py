@@ -26,15 +26,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate that was tried.
+    """A tried candidate.
 
     Attributes:
-        number: by which it and its files are called, counted from 1.
-        point: what it is made of.
+        number: the number of the trial and its files, from 1.
+        point: the candidate's point.
         state: `complete`, `pruned` (given up early) or `failed`.
-        scores: what its scorer measured, with items; of a pruned trial a part; empty where it failed.
-        failure: why it has no score.
-        merge_seconds, score_seconds: what it took.
+        scores: the scorer's measurements, with items; partial for a pruned trial; empty if it failed.
+        failure: why the trial has no score.
+        merge_seconds, score_seconds: the time that merging and scoring took.
     """
 
     number: int
@@ -74,26 +74,26 @@ class TrialFiles:
     root: Path
 
     def recipe(self, number: int) -> Path:
-        """The file with the recipe of a trial."""
+        """Return the file with the recipe of a trial."""
         return self.root / f"{number}.yaml"
 
     def begin(self, number: int, recipe: str) -> None:
-        """Keep the recipe of a trial that is about to be scored, as YAML."""
+        """Write the recipe of a trial that is about to be scored, as YAML."""
         write_file(self.recipe(number), recipe)
 
     def keep(self, trial: Trial) -> None:
-        """Keep a trial that has ended, item by item."""
+        """Write a finished trial, item by item."""
         content = {
             "point": trial.point,
             "state": trial.state,
             "failure": trial.failure,
             "seconds": {"merging": trial.merge_seconds, "scoring": trial.score_seconds},
-            "scores": to_figures(trial.scores),
+            "scores": scores_to_json(trial.scores),
         }
         write_file(self._path(trial.number), dumped(content, indent=None))
 
     def read(self) -> list[Trial]:
-        """All trials, by number.
+        """Read all trials, ordered by number.
 
         Raises:
             EvaluationError: a file is not what a search writes.
@@ -114,7 +114,7 @@ class TrialFiles:
             number,
             content["point"],
             content["state"],
-            from_figures(self._path(number), content["scores"]),
+            scores_from_json(self._path(number), content["scores"]),
             content["failure"],
             seconds.get("merging", 0.0),
             seconds.get("scoring", 0.0),
@@ -125,19 +125,19 @@ class TrialFiles:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def drop_pruned(self) -> None:
-        """Remove the trials that were given up."""
+        """Remove the pruned trials."""
         for trial in self.read():
             if trial.state == "pruned":
                 self._path(trial.number).unlink()
 
     def keep_test(self, number: int, scores: Scores) -> None:
-        """Keep the scores of a trial on items kept apart."""
-        write_file(self._path(number), dumped(read(self._path(number)) | {"test": to_figures(scores)}, indent=None))
+        """Write the scores of a trial on held-out items."""
+        write_file(self._path(number), dumped(read(self._path(number)) | {"test": scores_to_json(scores)}, indent=None))
 
     def test(self, number: int) -> Scores | None:
-        """The scores of a trial on items kept apart; None where there are none."""
+        """Return the scores of a trial on held-out items, if any."""
         content = validate(self._path(number), read(self._path(number)), _TrialFile).get("test")
-        return from_figures(self._path(number), content) if content else None
+        return scores_from_json(self._path(number), content) if content else None
 
     def _path(self, number: int) -> Path:
         return self.root / f"{number}.json"
@@ -148,19 +148,19 @@ def _is_finite(content: float | _Items) -> bool:
     return values.size > 0 and bool((np.abs(values) <= LARGEST).all())
 
 
-def to_figures(scores: Scores) -> dict[str, object]:
-    """Scores as plain values, with their items."""
+def scores_to_json(scores: Scores) -> dict[str, object]:
+    """Convert scores to plain values, with their items."""
     return {
         name: measure.value if measure.items is None else {"items": measure.items.tolist()}
         for name, measure in scores.items()
     }
 
 
-def from_figures(path: Path, content: Figures) -> Scores:
-    """The scores that plain values in a file stand for.
+def scores_from_json(path: Path, content: Figures) -> Scores:
+    """Convert plain values in a file to scores.
 
     Raises:
-        EvaluationError: one has no items, or is not finite.
+        EvaluationError: a score has no items, or is not finite.
     """
     if not all(map(_is_finite, content.values())):
         problem = "a score has no items, or is not finite; remove the file, and it is scored again"
@@ -172,10 +172,10 @@ def from_figures(path: Path, content: Figures) -> Scores:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The object in a file of a search.
+    """Read the JSON object in a file of a search.
 
     Raises:
-        EvaluationError: it cannot be read.
+        EvaluationError: the file cannot be read.
     """
     try:
         return read_object(path, _FILE)
@@ -186,10 +186,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def validate(path: Path, values: dict[str, Any], kind: type[T]) -> T:
-    """The values of a file as a search writes them.
+    """Check the values of a file against the type that a search writes.
 
     Raises:
-        EvaluationError: they are others.
+        EvaluationError: the values have another form.
     """
     try:
         return to_model(values, kind)

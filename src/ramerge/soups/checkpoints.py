@@ -1,8 +1,8 @@
-"""The checkpoints of a run: where they are, their training steps, and which of them are taken as agents.
+"""Finds the checkpoints of a run and their training steps, and chooses those that become agents.
 
 A run is a folder of checkpoints in any format (`global_step_10`, `checkpoint-10`, `iter_0000010`, `step_10`), a list of
 checkpoints, a repository of the hub with a branch for each step, or a folder of deltas: each on the base, or each on
-the checkpoint before it, which is a chain.
+the checkpoint before it (a chain).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class RunCheckpoint:
     """A checkpoint of a training run.
 
     Attributes:
-        model: the folder, or hub id with a branch.
-        below: digest of the model that the delta changes; empty for a whole model.
-        result: digest of the checkpoint that a delta gives; empty for a whole model.
-        label: its name, where no step is in it; empty for `step-N`.
+        model: its folder, or its hub id with a branch.
+        below: digest of the model that a delta changes; empty for a whole model.
+        result: digest of the checkpoint that a delta results in; empty for a whole model.
+        label: its name, if the name holds no step; empty for `step-N`.
     """
 
     step: int
@@ -59,10 +59,10 @@ class RunCheckpoint:
 
 
 def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
-    """The checkpoints of a run from words of a command line, in the order of their steps.
+    """Find the checkpoints of a run from command-line arguments; return them ordered by step.
 
     Args:
-        words: one folder of a run or one repository of the hub; or at least two checkpoints.
+        words: one run's folder or hub repository; or at least two checkpoints.
     """
     checkpoints = _in_run(words[0]) if len(words) == 1 else _in_list(words)
     if not checkpoints:
@@ -78,14 +78,14 @@ def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
 
 
 def is_missing(word: str) -> bool:
-    """Whether a word can only be a local path, and does not exist."""
+    """Whether an argument can only be a local path, and does not exist."""
     return not is_remote(word) and not is_hub_id(word) and not Path(word).expanduser().exists()
 
 
 def choose(
     checkpoints: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
-    """Take at most `last` checkpoints, the latest ones with steps in a range, ends included."""
+    """Choose at most `last` checkpoints, the latest with steps in a range, ends included."""
     inside = [
         one
         for one in checkpoints
@@ -107,10 +107,10 @@ def choose(
 def agents_of(
     chosen_checkpoints: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None
 ) -> dict[str, object]:
-    """The checkpoints as agents of a recipe, by name. Those that are deltas on one another form a chain.
+    """Return checkpoints as agents of a recipe, by name. Deltas on one another form a chain.
 
     Args:
-        run: all of the run, of which some deltas may lie between those that are taken.
+        run: all checkpoints of the run; some of its deltas may lie between the chosen checkpoints.
     """
     if base is None and any(one.is_delta for one in chosen_checkpoints):
         raise RecipeError(f"{chosen_checkpoints[0].model}: is a delta; give the model that it is for with --base MODEL")
@@ -165,7 +165,7 @@ def _in_run(run: str) -> list[RunCheckpoint]:
 
 
 def _inside(folder: Path) -> RunCheckpoint | None:
-    """A checkpoint in the folder of a run; None for other folders, with a note where they look like one."""
+    """Return the checkpoint in a folder of a run; None for other folders, with a note if they look like checkpoints."""
     step, is_model = _step_of_folder(folder), _is_model(folder)
     if step is not None and is_model and not _is_soup(folder):
         return _checkpoint(str(folder.absolute()), step)
@@ -229,7 +229,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _step_of_folder(folder: Path) -> int | None:
-    """The training step of a folder: the last number in its name, or the step in the trainer's state."""
+    """Return the training step of a folder: the last number in its name, or the step in the trainer's state."""
     step = last_number(folder.name)
     if step is not None:
         return step
@@ -245,6 +245,6 @@ def _step_of_folder(folder: Path) -> int | None:
 
 
 def last_number(name: str) -> int | None:
-    """The last number in the name of a checkpoint; None if there is none that can be a step."""
+    """Return the last number in the name of a checkpoint; None if there is none that can be a step."""
     numbers = _NUMBER.findall(name)
     return int(numbers[-1]) if numbers and len(numbers[-1]) < 16 else None

@@ -2,7 +2,7 @@
 
 merged = a_N + alpha (a_N - a_1)        alpha = (at - s_N) / (s_N - s_1) if a step `at` is given
 
-So the first agent has the weight -alpha. Agents between the two have none.
+So the first agent has the weight -alpha, and agents between the two have weight 0.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Greedy soup, as in Model Soups (Wortsman et al. 2022, arXiv 2203.05482, recipe 1).
 
-All checkpoints are scored and sorted, the best one first. Each is added in turn to the checkpoints that are kept, and
-kept itself if the uniform soup of them does not score worse than before. Scores, recipes and what was scored are kept
-in a folder as that of `ramerge search`, from which an interrupted run resumes, also with another objective: scores have
-all figures.
+All checkpoints are scored and sorted, best first. Each is added in turn to the kept checkpoints, and stays if their
+uniform soup does not score worse than before. Scores, recipes and scored checkpoints are stored in a folder as in
+`ramerge search`, from which an interrupted run resumes, even with another objective, because scores hold all figures.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from ramerge.soups.checkpoints import RunCheckpoint, agents_of
 
 _STAGE = "greedy soup"
 _SOUP = "soup"
-"""The key of a point: names of the checkpoints in a soup, in the order of their steps."""
+"""The key of a point: the names of the checkpoints in a soup, in the order of their steps."""
 _SPLITS: tuple[Split, Split] = ("validation", "test")
 _MOST_NAMES = 3
-"""Members of a soup that are named; of more, how many there are."""
+"""The most members of a soup that are named; beyond that, only their number is given."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class SoupTrial:
     """A scored soup of the greedy search.
 
     Attributes:
-        score: its score; None if it could not be scored.
-        held_out: its score on every second item, which it was not judged by; None if the score has no items.
-        kept: whether a single checkpoint could be scored, or a soup's last member was kept.
+        score: the score; None if the soup could not be scored.
+        held_out: its score on the held-out half of the items; None if the score has no items.
+        kept: for a single checkpoint, whether it could be scored; for a soup, whether its last member stays.
     """
 
     members: tuple[str, ...]
@@ -57,10 +56,10 @@ class SoupTrial:
 
 @dataclass(frozen=True)
 class GreedyResult:
-    """The result of a greedy soup, the content of `soup.json`.
+    """The result of a greedy soup: the content of `soup.json`.
 
     Attributes:
-        trials: every soup that was scored, in order: first each checkpoint by itself.
+        trials: all scored soups, in order; each single checkpoint comes first.
     """
 
     members: tuple[str, ...]
@@ -68,7 +67,7 @@ class GreedyResult:
     objective: str
 
     def to_json(self) -> str:
-        """The text of `soup.json`."""
+        """Return the text of `soup.json`."""
         return dumped(asdict(self))
 
 
@@ -87,8 +86,8 @@ def greedy_soup(
     """Find a greedy soup. The folder `out` gets `best/` with its checkpoint, `recipe.yaml` and `soup.json`.
 
     Args:
-        recipe: of the uniform soup of all that are taken.
-        listen: gets a `Progress` after each that was scored.
+        recipe: the recipe of the uniform soup of all chosen checkpoints.
+        listen: called with a `Progress` after each scored soup.
     """
     soup_plan = ramerge.plan(recipe, options=options)
     if soup_plan.problems:
@@ -128,7 +127,7 @@ def greedy_soup(
 
 @dataclass(frozen=True)
 class _SoupStep:
-    """A soup of a greedy search; `standing` is None for the one that is to be scored next."""
+    """A soup in the order of a greedy search; `standing` is None for the next soup to score."""
 
     members: tuple[str, ...]
     standing: Standing | None
@@ -137,7 +136,7 @@ class _SoupStep:
 
 @dataclass(frozen=True)
 class GreedySoup:
-    """The strategy of a greedy soup."""
+    """The strategy that names the soups of a greedy search."""
 
     names: Sequence[str]
     objective: Objective
@@ -146,7 +145,7 @@ class GreedySoup:
         return next((self.point(step.members) for step in self.steps(trials) if step.standing is None), None)
 
     def point(self, members: Sequence[str]) -> Point:
-        """The point of a soup of some checkpoints."""
+        """Return the point of a soup of some checkpoints."""
         return {_SOUP: [name for name in self.names if name in members]}
 
     def count(self, trials: Sequence[Standing]) -> int:
@@ -154,13 +153,13 @@ class GreedySoup:
         return 2 * len(self.names) - 1
 
     def done(self, trials: Sequence[Standing]) -> int:
-        """Number of scored soups."""
+        """Return the number of scored soups."""
         return sum(step.standing is not None for step in self.steps(trials))
 
     def steps(self, trials: Sequence[Standing]) -> Iterator[_SoupStep]:
-        """All soups in order, up to the first one that is not scored: each checkpoint by itself, then soups of several.
+        """Yield all soups in order, up to the first unscored soup: each checkpoint by itself, then soups of several.
 
-        Those that a search with another objective has scored are left out.
+        Soups that only a search with another objective has scored are left out.
         """
         results = {key_of(trial.point): trial for trial in trials}
         singles: list[tuple[str, Standing]] = []
@@ -189,7 +188,7 @@ class GreedySoup:
 
 @dataclass(frozen=True)
 class _Soups:
-    """The soups of a greedy search's points."""
+    """The candidates of a greedy search: plans of the soups that its points name."""
 
     recipe: Document
     run: Sequence[RunCheckpoint]
@@ -205,7 +204,7 @@ class _Soups:
 
 
 def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyResult:
-    """Merge the soup to `best`, and write the result."""
+    """Merge the best soup to `best`, and write the result."""
     trials = {key_of(trial.point): trial for trial in contest.trials}
     pairs = [(step, trials[key_of(strategy.point(step.members))]) for step in strategy.steps(contest.standings())]
     results = tuple(_soup_trial(contest, trial, step) for step, trial in pairs)
@@ -232,7 +231,7 @@ def _soup_trial(contest: Contest, trial: Trial, step: _SoupStep) -> SoupTrial:
 
 
 def failures_of(result: GreedyResult) -> list[str]:
-    """Warnings about checkpoints that could not be scored."""
+    """Return warnings about checkpoints that could not be scored."""
     return [
         f"{' + '.join(trial.members)}: could not be scored, and is left out: {trial.failure}"
         for trial in result.trials
@@ -241,7 +240,7 @@ def failures_of(result: GreedyResult) -> list[str]:
 
 
 def lines_of(result: GreedyResult, out: Path) -> list[str]:
-    """The lines of a greedy soup for the terminal."""
+    """Return a greedy soup as lines for the terminal."""
     from ramerge.sdk.commands import table
 
     rows = []

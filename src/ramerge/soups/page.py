@@ -8,18 +8,18 @@ import altair as alt
 
 from ramerge import __version__
 from ramerge.report.figures import BLUE, GRAY, VERMILION, Figure
-from ramerge.report.page import plain_page
+from ramerge.report.page import figures_page
 from ramerge.soups.straightness import RunStraightness, judgment, rows_of
 
 
 def render(result: RunStraightness) -> str:
-    """The page of a run's straightness. The libraries of the extra `report` must be installed."""
+    """Return the page of a run's straightness. The libraries of the extra `report` must be installed."""
     head = ["part", "first component", "R^2", "length"]
     rows = [
         [name, f"{each.share:.1%}", f"{each.fit:.3f}", f"{each.length:.4g}"]
         for name, each in (("whole model", result.model), *result.layers.items())
     ]
-    return plain_page(
+    return figures_page(
         Path(__file__).with_name("page.html"),
         [_line(result), _layers(result)],
         version=__version__,
@@ -31,7 +31,7 @@ def render(result: RunStraightness) -> str:
 
 
 def _line(result: RunStraightness) -> Figure:
-    """The figure of all checkpoints on the run's line, and the least-squares line through them."""
+    """Draw all checkpoints along the run's line, and the least-squares line through them."""
     rows = [{"step": step, "place": place} for step, place in zip(result.steps, result.model.coordinates, strict=True)]
     base = alt.Chart(alt.NamedData(name="rows")).encode(
         x=alt.X("step:Q", title="step", scale=alt.Scale(zero=True)),
@@ -51,7 +51,7 @@ def _line(result: RunStraightness) -> Figure:
 
 
 def _layers(result: RunStraightness) -> Figure:
-    """The figure of the share of the first component and R^2, layer by layer."""
+    """Draw the share of the first component and R^2 for each layer."""
     rows = [
         {"part": row["part"], "place": row["place"], "what": what, "value": row[key]}
         for row in rows_of(result)

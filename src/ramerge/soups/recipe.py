@@ -1,4 +1,6 @@
-"""The request of `ramerge soup`: from words and a strategy to a recipe that names every checkpoint and its step."""
+"""The request of `ramerge soup`: makes a recipe that names every checkpoint and its step, from arguments and a
+strategy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from ramerge.soups import scores
 from ramerge.soups.checkpoints import RunCheckpoint, agents_of, checkpoints_of, choose
 
 GREEDY = "greedy"
-"""The strategy that scores soups; what it finds is a uniform soup."""
+"""The strategy that scores soups; its result is a uniform soup."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class SoupRequest:
     """The request of a soup: its recipe, and the checkpoints of the run.
 
     Attributes:
-        recipe: the soup's recipe; for a greedy one, that of the uniform soup of all candidates.
+        recipe: the soup's recipe; for a greedy soup, the uniform soup of all candidates.
     """
 
     recipe: Document
@@ -34,7 +36,7 @@ class SoupRequest:
 
 
 def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
-    """Read the request of a soup from the words of a command line.
+    """Read the request of a soup from command-line arguments.
 
     Args:
         flags: the command's flags by name: `strategy`, `settings`, `last`, `steps`, `scores`, `choose`, `base` etc.

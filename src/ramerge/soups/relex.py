@@ -1,14 +1,14 @@
-"""RELEX: a later checkpoint of a run, from the straight line that its task vectors follow (arXiv 2605.21468).
+"""RELEX: predicts a later checkpoint of a run from the straight line that its task vectors follow (arXiv 2605.21468).
 
-For each tensor: M has a row tau_t for each agent; u is the first left singular vector of M, s its singular value. The
+For each tensor, M has a row tau_t for each agent; u is the first left singular vector of M, s its singular value. The
 coordinates of the agents on the first right singular vector v are c = s u. A straight line through c over the steps
 gives c* at the step `at`, and
 
     tau = c* v = (c* / s) M^T u = (a + b at) sum_t u_t tau_t        a + b s_t: the line through u_t over the steps
 
-So all that is needed of the agents are their Gram matrix G = M M^T, whose first eigenvector is u, and their weighted
-sum: two reads. The sign of u cancels; it is fixed so that the sum of u is not negative. The line of a single agent goes
-through the base, which is step 0.
+So two reads of the agents suffice: one for their Gram matrix G = M M^T, whose first eigenvector is u, and one for their
+weighted sum. The sign of u cancels; it is fixed so that the sum of u is not negative. The line of a single agent goes
+through the base at step 0.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Line:
     """The rank-one trajectory of a tensor over steps, for `relex` and a run's straightness.
 
     Attributes:
-        share: the first component's share of all task vectors' squared lengths; 1 where nothing moved.
-        direction: the first eigenvector of the Gram matrix, of shape (agents,); 0 where nothing moved.
-        intercept, slope: of the straight line through `direction` over the steps.
-        fit: R^2 of that line, 1 where the coordinates are all equal.
+        share: the first component's share of all task vectors' squared lengths; 1 if nothing moved.
+        direction: the first eigenvector of the Gram matrix, of shape (agents,); 0 if nothing moved.
+        intercept, slope: the straight line through `direction` over the steps.
+        fit: R^2 of that line; 1 if all coordinates are equal.
     """
 
     share: float
@@ -56,7 +56,7 @@ class Line:
 
     @staticmethod
     def of(products: Floats, steps: Sequence[float]) -> Line:
-        """The trajectory of task vectors with these scalar products, of shape (agents, agents), at these steps."""
+        """Compute the trajectory of task vectors at these steps, from their scalar products, shape (agents, agents)."""
         count = len(steps)
         if not np.isfinite(products).all():
             return Line(math.nan, np.full(count, math.nan), math.nan, math.nan, math.nan)
@@ -70,34 +70,34 @@ class Line:
         return Line(min(max(float(values[-1]), 0.0) / total, 1.0), direction, intercept, slope, fit)
 
     def coefficients(self, at: float) -> Floats:
-        """The agents' weights in the task vector that `relex` predicts for a step."""
+        """Return the agents' weights in the task vector that `relex` predicts for a step."""
         return (self.intercept + self.slope * at) * self.direction
 
 
 def _line(steps: Floats, values: Floats) -> tuple[float, float, float]:
-    """Intercept, slope and R^2 of the line of least squares; that of one point goes through the origin."""
+    """Return intercept, slope and R^2 of the least-squares line; the line of a single point goes through the origin."""
     if len(steps) == 1:
         return (0.0, float(values[0] / steps[0]), 1.0) if steps[0] else (float(values[0]), 0.0, 1.0)
     apart = steps - steps.mean()
     slope = float(apart @ (values - values.mean()) / (apart @ apart))
     intercept = float(values.mean() - slope * steps.mean())
     around = float(np.square(values - values.mean()).sum())
-    left = float(np.square(values - intercept - slope * steps).sum())
-    return intercept, slope, 1 - left / around if around > _NOTHING else 1.0
+    residual = float(np.square(values - intercept - slope * steps).sum())
+    return intercept, slope, 1 - residual / around if around > _NOTHING else 1.0
 
 
 _NOTHING = 1e-24
 
 
 STRAIGHT = 0.5
-"""A run does not follow one line where the first component holds less of a checkpoint's squared task vector."""
+"""A run does not follow one line if the first component holds less of a checkpoint's squared task vector."""
 
 
 def shares_of(parts: Sequence[Floats], lines: Sequence[Line], count: int) -> list[float]:
-    """Shares of the checkpoints' squared task vectors, over all parts, that lie in the first components.
+    """Return the share of each checkpoint's squared task vector, over all parts, that lies in the first components.
 
     Args:
-        parts: scalar products of the task vectors, of shape (count, count), for each tensor.
+        parts: the scalar products of the task vectors of each tensor, shape (count, count).
     """
     nothing = np.zeros(count)
     each = list(zip(parts, lines, strict=True))
@@ -134,7 +134,7 @@ class Relex(CombinationMethod[RelexParameters]):
         return Gram("tensor")
 
     def report(self, parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Figure]]:
-        """For each agent its step, and over all tensors the share of it that the first component holds."""
+        """Each agent's step, and the share of its squared task vector in the first component, over all tensors."""
         steps = steps_of(parameters, agents)
         shares = shares_of(parts, [Line.of(products, steps) for products in parts], len(agents))
         return [{"step": step, "straight": share} for step, share in zip(steps, shares, strict=True)]
@@ -150,7 +150,7 @@ class Relex(CombinationMethod[RelexParameters]):
 
 
 def only(share: float, step: float) -> str:
-    """The words on the checkpoint with the smallest share in the first component."""
+    """Return the phrase about the checkpoint with the smallest share in the first component."""
     return f"the first component holds only {share:.0%} of the task vector of step {step:g}"
 
 

@@ -1,4 +1,6 @@
-"""Scores of the checkpoints of a run, from logs of `ramerge eval`; checkpoints that are good at different tasks."""
+"""Scores of the checkpoints of a run, from logs of `ramerge eval`; choice of checkpoints that are good at different
+tasks.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from ramerge.soups.checkpoints import RunCheckpoint, last_number
 TaskScores = Mapping[str, float]
 
 _RELEVANCE = 0.5
-"""How much a good score counts in `most_relevant`, against being good at other tasks."""
+"""The weight of a good score in `most_relevant`, against being good at other tasks."""
 
 
 def scores_in(logs: Path, checkpoints: Sequence[RunCheckpoint]) -> dict[str, dict[str, float]]:
-    """The scores of checkpoints of a run in per cent, by name and task, from a folder of logs.
+    """Read the scores of a run's checkpoints from a folder of logs, in per cent, by name and task.
 
-    A model of the logs is a checkpoint if it has its folder, its name, or the last number in its name is the step.
+    A model in the logs is matched to a checkpoint by folder, by name, or by the last number in its name as the step.
     """
     read = feature("scores_in_logs", "--scores needs")
     by_name: dict[str, dict[str, float]] = {}
@@ -43,16 +45,16 @@ def scores_in(logs: Path, checkpoints: Sequence[RunCheckpoint]) -> dict[str, dic
 
 
 def means(scores: Mapping[str, TaskScores]) -> dict[str, float]:
-    """The mean score over tasks of each checkpoint, as a share of 1, for the strategy `scored`."""
+    """Return the mean score of each checkpoint over tasks, as a fraction of 1, for the strategy `scored`."""
     return {name: fmean(by_task.values()) / 100 for name, by_task in scores.items()}
 
 
 def most_relevant(scores: Mapping[str, TaskScores], count: int) -> list[str]:
     """Choose `count` checkpoints that score well on different tasks, by maximal marginal relevance.
 
-    Scores are standardized for each task. The relevance of a checkpoint is their mean, and two checkpoints are as
-    similar as the cosine of what their scores differ from these means. The best is taken first, and then again and
-    again the one of the largest (relevance - largest similarity to one that is taken) / 2
+    Scores are standardized for each task. The relevance of a checkpoint is its mean score; the similarity of two
+    checkpoints is the cosine of their scores' deviations from these means. The best is chosen first; then, repeatedly,
+    the checkpoint with the largest (relevance - largest similarity to a chosen checkpoint) / 2
     (Carbonell and Goldstein 1998).
     """
     standard = _standardize(scores)

@@ -35,7 +35,7 @@ def _distinct_steps(value: object) -> dict[str, float] | None:
 _SCHEMA = WithJsonSchema({"range": "a number for each agent"})
 Numbers: TypeAlias = dict[str, float] | None
 NUMBERS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_steps_by_name), _SCHEMA]
-"""The type of a parameter that is a number for each agent."""
+"""The type of a parameter with a number for each agent."""
 
 _STEPS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_distinct_steps), _SCHEMA]
 
@@ -49,7 +49,7 @@ class SteppedParameters(Parameters):
 
 
 def steps_of(parameters: SteppedParameters, agents: Agents) -> tuple[float, ...]:
-    """The training step of each agent: from the parameters, or the last number in its name, or where these do not
+    """Return the training step of each agent: from the parameters, or the last number in its name; if these do not
     distinguish all agents, its place in the recipe, counted from 1.
 
     Example:

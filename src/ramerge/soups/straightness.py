@@ -1,7 +1,7 @@
-"""Straightness of a run: whether the task vectors of its checkpoints lie on one line, and move along it evenly.
+"""Straightness of a run: whether its task vectors lie on one line, and how evenly they move along it.
 
-For each tensor, layer and the whole model: the share of the squared lengths of all task vectors that lies in the first
-component, and R^2 of the straight line through the coordinates over the steps (see `relex`).
+Measured for each tensor, each layer and the whole model: the first component's share of all task vectors' squared
+lengths, and R^2 of the straight line through the coordinates over the steps (see `relex`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MOST_ROWS = 60
 
 @dataclass(frozen=True)
 class Straightness:
-    """The straightness of a part of a model: of a tensor, a layer, or all.
+    """The straightness of a part of a model: a tensor, a layer, or the whole.
 
     Attributes:
         length: the length of the last checkpoint's task vector.
         share: the share of all task vectors' squared lengths in each tensor's first component.
         fit: R^2 of the straight lines through the coordinates, weighted by the first components' squares.
-        coordinates: each checkpoint's distance along the line, in units of the last one's: the root of the squares
-            in the first components, with the sign of most of them.
+        coordinates: each checkpoint's distance along the line, relative to the last checkpoint's: the root of the
+            summed squares in the first components, with the sign of most of them.
     """
 
     length: float
@@ -50,8 +50,8 @@ class RunStraightness:
     """The straightness of a run, for the model and its layers.
 
     Attributes:
-        layers: by name, in the model's order; tensors that are in no layer by their own names.
-        tensors: by name; those that moved.
+        layers: by name, in the model's order; tensors outside of layers by their own names.
+        tensors: the tensors that moved, by name.
         shares: for each checkpoint, the share of its squared task vector in each tensor's first component.
     """
 
@@ -63,12 +63,12 @@ class RunStraightness:
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """The straightness of a run as `ramerge soup --analyze --json` prints it."""
+        """Return the straightness of a run as `ramerge soup --analyze --json` prints it."""
         return dumped(asdict(self))
 
 
 def straightness(recipe: Document, options: Options, listen: Listener) -> RunStraightness:
-    """Count a run's straightness, in one read of its checkpoints."""
+    """Measure a run's straightness, in one read of its checkpoints."""
     merge_plan = plan(recipe, options=options)
     if merge_plan.problems:
         raise PlanError(merge_plan.problems)
@@ -97,7 +97,7 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
 
 
 def _from_products(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
-    """Straightness of tensors whose task vectors have these scalar products."""
+    """Compute the straightness of tensors from the scalar products of their task vectors."""
     if not products:
         return Straightness(0.0, 1.0, 1.0, (0.0,) * len(steps))
     lines = [Line.of(matrix, steps) for matrix in products]
@@ -119,7 +119,7 @@ def _from_products(products: Sequence[Floats], steps: Sequence[float]) -> Straig
 
 
 def judgment(result: RunStraightness) -> str:
-    """A sentence on the meaning of a run's straightness for a prediction."""
+    """Return a sentence on what a run's straightness means for a prediction."""
     doubtful = "the run is not straight, so a checkpoint that relex predicts may be far from it"
     least = min(zip(result.shares, result.steps, strict=True))
     if least[0] < STRAIGHT:
@@ -140,7 +140,7 @@ _FEWEST, _DIGITS = 3, 6
 
 
 def lines_of(result: RunStraightness) -> list[str]:
-    """The lines of the straightness of a run for the terminal: the model and its layers."""
+    """Return the straightness of a run as lines for the terminal: the model and its layers."""
     rows = [
         ["whole model", *_figures_of(result.model)],
         *([name, *_figures_of(each)] for name, each in result.layers.items()),
@@ -161,7 +161,7 @@ def _figures_of(part: Straightness) -> list[str]:
 
 
 def rows_of(result: RunStraightness) -> list[dict[str, Any]]:
-    """Rows of the straightness of each layer, for figures."""
+    """Return rows of the straightness of each layer, for figures."""
     return [
         {"part": name, "place": place, "share": each.share, "fit": each.fit, "length": each.length}
         for place, (name, each) in enumerate(result.layers.items())

@@ -22,14 +22,14 @@ _DEMO = "demo"
 
 
 class ModelPicker(NamedTuple):
-    """The controls of the tab Agents that name models, for the tab Choose."""
+    """The controls of the tab Agents that name models; the tab Choose uses them, too."""
 
     base: gr.Dropdown
     agents: gr.Dropdown
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
-    """Build the tab Agents; returns the controls that name models."""
+    """Build the tab Agents; return the controls that name models."""
     more = "" if desk.public else " a bucket (s3://bucket/model),"
     own = "folders below the roots," if not desk.public else ""
     choices = desk.roots.models()
@@ -65,7 +65,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         return gr.update(choices=now), gr.update(choices=now)
 
     def describe(text: str, before: str) -> tuple[object, ...]:
-        """Headers, if the models are others than before."""
+        """Show headers if the models have changed."""
         try:
             document = read_draft(text or EMPTY, desk.roots)
         except RamergeError as error:
@@ -106,7 +106,9 @@ def _use_demo(desk: Desk, text: str) -> tuple[object, ...]:
 
 
 def _demo_folder(desk: Desk) -> str:
-    """The folder of the demo's agents: `demo` below the first root, with prompts of their tasks; see `ramerge demo`."""
+    """Return the folder with the demo's agents and prompts: `demo` in the first root, filled like `ramerge demo
+    --models`.
+    """
     if desk.roots.is_shared:
         return str(AGENTS)
     folder = desk.roots.path(_DEMO)

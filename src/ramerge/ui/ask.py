@@ -1,4 +1,4 @@
-"""The lower part of the tab Compare: one prompt for base, agents and merges, answers side by side."""
+"""The lower part of the tab Compare: one prompt for base, agents and merges, with their answers side by side."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _SECONDS = 300.0
 
 
 def build(desk: Desk, common: Sequence[Block]) -> None:
-    """Build the lower part of the tab Compare, for questions to models; `common` is recipe, merges, server and
-    endpoint.
+    """Build the lower part of the tab Compare, for questions to models.
+
+    `common`: the controls of recipe, merges, server and endpoint.
     """
     with gr.Accordion("Ask side by side", open=False):
         prompt = gr.Textbox("", label="Prompt", lines=3)
@@ -66,7 +67,7 @@ def build(desk: Desk, common: Sequence[Block]) -> None:
 
 
 def check(server: str, url: str) -> None:
-    """Raise `EvaluationError` where models cannot be queried."""
+    """Raise `EvaluationError` if models cannot be queried."""
     if server == ENDPOINT:
         ModelAccess(endpoint=url.strip()).check()
     elif problems := ModelServer(server).check():
@@ -74,7 +75,7 @@ def check(server: str, url: str) -> None:
 
 
 def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[str, str]:
-    """Query one model; returns its answer and the command lines for the query. A server that is started ends again."""
+    """Query one model; return its answer and the command lines for the query. A server started for it is stopped."""
     import httpx
 
     variable = ModelAccess().key_variable

@@ -1,4 +1,4 @@
-"""The tab Choose of the page: method and parameters as controls, in step with the YAML recipe; the plan's problems."""
+"""The tab Choose: method and parameters as controls, in step with the YAML recipe; the plan's problems."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
         return new_text, _parameter_state(new_text, desk)
 
     def follow(text: str) -> tuple[object, ...]:
-        """The controls, after the text was edited."""
+        """Update the controls after the text was edited."""
         try:
             document = read_draft(text or EMPTY, desk.roots)
             name, _ = parameters_in(document)
@@ -77,7 +77,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
 
 
 def _plan(desk: Desk, text: str) -> tuple[str, str, str]:
-    """Problems, the plan, and its command."""
+    """Return the problems, the plan, and its command."""
     try:
         document = read_draft(text or EMPTY, desk.roots)
         if not models_in(document)[1]:
@@ -98,12 +98,12 @@ def _plan(desk: Desk, text: str) -> tuple[str, str, str]:
 
 
 def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:
-    """Action of a control for a key of the recipe; its usual value is left out."""
+    """Return the action of a control for a key of the recipe; the key is omitted for its usual value."""
     return lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots)
 
 
 def _parameters(desk: Desk, recipe: gr.Code, parameter_state: gr.State, problems: gr.HTML) -> None:
-    """Draw the controls of the method's parameters, again when the method or the text was changed."""
+    """Draw the controls of the method's parameters; redraw them when the method or the text has changed."""
 
     @gr.render(inputs=parameter_state, show_progress="hidden")  # type: ignore[untyped-decorator]
     def parameters(state: tuple[str, dict[str, object], list[str]]) -> None:
@@ -128,14 +128,14 @@ def _parameters(desk: Desk, recipe: gr.Code, parameter_state: gr.State, problems
 
 
 def _parameter_state(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
-    """Values of a recipe that controls show: method, parameters and names of agents."""
+    """Return the values of a recipe that controls show: method, parameters and names of agents."""
     document = read_draft(text, desk.roots)
     name, values = parameters_in(document)
     return name, values, list(document.agents)
 
 
 def _literals(key: str) -> list[str]:
-    """The values that a key of recipes may have."""
+    """Return the values that a key of recipes may have."""
     literals: list[str] = []
     for kind in get_args(Recipe.model_fields[key].annotation) or ():
         literals += [kind] if isinstance(kind, str) else [each for each in get_args(kind) if isinstance(each, str)]

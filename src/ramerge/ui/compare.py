@@ -1,4 +1,4 @@
-"""The tab Compare of the page: each agent's skill in the merges, and the scores of all models."""
+"""The tab Compare: each agent's skill in the merges, and the scores of all models."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), views.command(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command(work.words), work.while_active
         if work.state == DONE:
             agents = agents_in(text, desk.roots)
             names = [name for name in models if name != "base" and name not in agents]
             view = demo_view(json.loads(work.output), names)
-            yield views.progress(work), view, views.command(work.words), None
+            yield views.progress_html(work), view, views.command(work.words), None
 
     tab.select(offer, None, merges, **PRIVATE)
     act(score.click, score_demo, [recipe, merges], outputs, problems, concurrency_limit=None)
@@ -73,7 +73,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
 
 
 def demo_view(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]) -> str:
-    """Scores of the demo as HTML: the merges' share of each task, the worst in red, and the scores of all models.
+    """Return scores of the demo as HTML: how much of each task the merges keep, the worst in red; scores of all models.
 
     The specialist of a task is the agent with its best score.
     """
@@ -105,13 +105,13 @@ def demo_view(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequ
 
 
 def _mean_reward(rewards: Sequence[float]) -> str:
-    """A mean reward in per cent with its interval."""
+    """Format a mean reward in per cent with its interval."""
     limits = interval(np.array([[reward, 1.0] for reward in rewards]))
     return f"{100 * fmean(rewards):.1f}" + (f" [{100 * limits[0]:.1f}, {100 * limits[1]:.1f}]" if limits else "")
 
 
 def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
-    """Build the part of benchmarks: `ramerge eval`, and the table of its logs, by `ramerge table`."""
+    """Build the part for benchmarks: `ramerge eval`, and the table of its logs from `ramerge table`."""
     with gr.Accordion("Score on benchmarks", open=False):
         with gr.Row():
             tasks = gr.Dropdown(
@@ -150,10 +150,10 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
         words += ["--endpoint", url] if serve == ask.ENDPOINT else ["--serve", serve]
         work = desk.queue.add(Job("Scores", [*words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), views.command(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command(work.words), work.while_active
         if work.state == DONE:
             view, table_words = _logs(desk, folder, who)
-            yield views.progress(work), view, views.command(work.words, table_words), None
+            yield views.progress_html(work), view, views.command(work.words, table_words), None
 
     def show(folder: str, who: list[str]) -> tuple[str, str]:
         view, words = _logs(desk, folder, who)
@@ -173,7 +173,7 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
 
 
 def _specialists(desk: Desk, text: str, tasks: list[str], before: list[str]) -> object:
-    """Each task with each agent, as `--specialist` takes them; earlier choices stay where they can."""
+    """Return the choices for `--specialist`: each task with each agent; earlier choices stay if possible."""
     agents = agents_in(text, desk.roots)
     names = [re.split("[/@]", task)[-1] for task in tasks or []]
     own_before = [each for each in before or [] if each.partition("=")[0] in names]
@@ -183,7 +183,7 @@ def _specialists(desk: Desk, text: str, tasks: list[str], before: list[str]) -> 
 
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
-    """Retention of merges by the logs of `ramerge eval` as HTML, and the words that show the same."""
+    """Return the merges' retention, from logs of `ramerge eval`, as HTML; and the command that shows the same."""
     specialist_words = [word for each in specialists or [] for word in ("--specialist", each)]
     words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *specialist_words]
     agents = named("--specialist", specialists or [], "NAME=VALUE")

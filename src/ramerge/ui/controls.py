@@ -1,4 +1,4 @@
-"""Controls for a method's parameters in the tab Choose, from the declaration that the command line has them from."""
+"""Controls for a method's parameters in the tab Choose, made from the declaration that the command line uses."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ramerge.sdk.methods import Method
 from ramerge.sdk.text import dumped
 
 _WIDEST = 1000
-"""A range that is wider than this is a field for a number, not a slider."""
+"""A wider range gets a number field instead of a slider."""
 
 _STEP = 0.01
 _REACH = 10
-"""A slider ends at so many times the default, so that what is usual is not at its very beginning."""
+"""A slider ends at this multiple of the default, so that usual values are not at its very beginning."""
 
 
 @dataclass(frozen=True)
 class Control:
-    """A control of a parameter, and the conversion of its value to the parameter's."""
+    """A control of a parameter, and the conversion of the control's value to the parameter's."""
 
     name: str
     component: gr.components.Component
@@ -32,13 +32,13 @@ class Control:
 
 
 def controls_of(method: Method, values: Mapping[str, object], agents: Sequence[str]) -> list[Control]:
-    """The controls of each parameter in effect with these values."""
+    """Return the controls of all parameters that have an effect with these values."""
     schema = method.parameters.model_json_schema()["properties"]
     return [_control(method, name, schema[name], values[name], agents) for name in meaningful(method, values)]
 
 
 def meaningful(method: Method, values: Mapping[str, object]) -> list[str]:
-    """The parameters in effect, given the values of the others."""
+    """Return the parameters that have an effect with these values of the others."""
     fields = method.parameters.model_fields
     return [name for name in fields if conditions(method.parameters, name).items() <= values.items()]
 

@@ -1,4 +1,4 @@
-"""The desk: files, limits and each visitor's jobs, for all tabs; actions, whose errors are text; places of HTML."""
+"""The desk: files, limits and each visitor's jobs, for all tabs; actions with errors as text; components for HTML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ramerge.ui.jobs import Job, JobQueue
 from ramerge.ui.roots import Roots
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-"""Of events: they are no API, and show progress of their own."""
+"""Settings of events: no public API, and no progress display, because tabs show their own."""
 
 _MOST_JOBS = 50
 _MOST_PROBLEMS = 8
@@ -43,10 +43,10 @@ class Desk:
     """State of the page's server, shared by all tabs.
 
     Attributes:
-        options: how commands run, as the command line has them.
-        limits: the same as words.
-        public: whether strangers use the page: each sees only their own work, and no servers are used or started.
-        most_bytes: of weights that a command may read; None for any.
+        options: options for running commands.
+        limits: the same as command-line arguments.
+        public: whether the page is public: visitors see only their own work, and no servers are used or started.
+        most_bytes: the most bytes of weights that a command may read; None for no limit.
     """
 
     roots: Roots
@@ -59,35 +59,35 @@ class Desk:
     _jobs: dict[str, list[Job]] = field(default_factory=dict)
 
     def jobs(self, request: gr.Request | None) -> list[Job]:
-        """The visitor's jobs of merges, for the tab Merge."""
-        return self._jobs.setdefault(self._who(request), [])
+        """The visitor's merges, as jobs, for the tab Merge."""
+        return self._jobs.setdefault(self._visitor_id(request), [])
 
     def keep(self, request: gr.Request | None, jobs: Sequence[Job]) -> None:
-        """Keep this list of merges for the visitor, the latest of too many."""
-        self._jobs[self._who(request)] = list(jobs)[-_MOST_JOBS:]
+        """Store the visitor's list of merges, only the latest if there are too many."""
+        self._jobs[self._visitor_id(request)] = list(jobs)[-_MOST_JOBS:]
 
-    def _who(self, request: gr.Request | None) -> str:
+    def _visitor_id(self, request: gr.Request | None) -> str:
         return str(request.session_hash) if self.public and request is not None else ""
 
     def place(self, request: gr.Request | None, name: str) -> str:
-        """The output of a name, for a merge; a visitor's is in a folder of their own with a random name."""
+        """The output path for a merge's name; on a public page, in the visitor's own folder with a random name."""
         if not self.public:
             return self.roots.output(name)
-        own = self._who(request)
-        if not (_NAME.fullmatch(own) and _NAME.fullmatch(name)):
+        visitor_id = self._visitor_id(request)
+        if not (_NAME.fullmatch(visitor_id) and _NAME.fullmatch(name)):
             raise RecipeError(f"{name}: must be a name of letters, digits and ._+-, the first a letter or digit")
-        return self.roots.output(f"{own}/{name}")
+        return self.roots.output(f"{visitor_id}/{name}")
 
     def job(self, title: str, words: Sequence[str], **more: Any) -> Job:
-        """Make the job of a command, with the limits of the page."""
+        """Make a job of a command, with the limits of the page."""
         return Job(title, [*words, *self.limits], self.roots.home, **more)
 
     def command(self, words: Sequence[str]) -> str:
-        """Show as HTML the command line of `job`."""
+        """Return the command line of `job` as HTML."""
         return views.command([*words, *self.limits])
 
     def plan(self, recipe: Recipe, *, overwrite: bool = False, public: bool = False, **more: Any) -> Plan:
-        """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`."""
+        """Plan a merge that may run on this page; other keywords are passed to `ramerge.plan`."""
         upload = replace(self.options.upload, public=public)
         options = replace(self.options, overwrite=overwrite, upload=upload)
         result: Plan = make_plan(recipe, options=options, **more)
@@ -99,16 +99,16 @@ class Desk:
         return result
 
     def forget(self, request: gr.Request) -> None:
-        """End the jobs of a stranger who has left, and remove their outputs."""
-        if not self.public or not (own := str(request.session_hash or "")).isalnum():
+        """End the jobs of a visitor who has left a public page, and remove their outputs."""
+        if not self.public or not (visitor_id := str(request.session_hash or "")).isalnum():
             return
-        for job in self._jobs.pop(own, []):
+        for job in self._jobs.pop(visitor_id, []):
             job.kill()
-        shutil.rmtree(self.roots.home / own, ignore_errors=True)
+        shutil.rmtree(self.roots.home / visitor_id, ignore_errors=True)
 
 
 def while_running(job: gr.State, stop: gr.Button) -> None:
-    """Show a button that stops the job of a tab as long as it runs."""
+    """Show a button that stops the job of a tab while it runs."""
     job.change(lambda work: gr.update(visible=work is not None), job, stop, **PRIVATE)
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
 
@@ -124,8 +124,8 @@ def act(
     """Let an event of a control run an action of its tab.
 
     Args:
-        action: gives values for `outputs`, once or several times.
-        more: keywords of the event, in place of those of `PRIVATE`.
+        action: returns values for `outputs`, or yields them several times.
+        more: keywords of the event, which override those of `PRIVATE`.
     """
     places = [outputs] if isinstance(outputs, Block) else list(outputs)
 
@@ -146,28 +146,28 @@ def act(
 
 
 def html(label: str, value: str = "", **more: Any) -> gr.HTML:
-    """A place in a tab for HTML of `views`."""
+    """Return a component for the HTML of `views`."""
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
 
 
 def problem_place(**more: Any) -> gr.HTML:
-    """A place in a tab for the errors of its actions; see `act`."""
+    """Return a component for the errors of a tab's actions; see `act`."""
     return html("Problems", **more)
 
 
 def run_buttons(text: str) -> tuple[gr.Button, gr.Button]:
-    """A row of a button that starts a command, and one that stops it, hidden until it runs."""
+    """Return a button that starts a command, and one that stops it, which is hidden until the command runs."""
     with gr.Row():
         return gr.Button(text, variant="primary"), gr.Button("Stop", visible=False)
 
 
 def text_place(label: str) -> gr.HTML:
-    """A place in a tab for the result of `views.copyable`."""
+    """Return a component for the result of `views.copyable`."""
     return html(label, js_on_load=views.COPY)
 
 
 def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], options: Options) -> Desk:
-    """The desk of a user's own page."""
+    """Make the desk of a user's own page."""
     read_limits(options.threads, options.max_memory)
     read_device(options.device)
     folders = [folder.resolve() for folder in roots or [Path()]]
@@ -183,6 +183,6 @@ def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], opti
 
 
 def _absolute(model: str) -> str:
-    """A path given as a word is relative to the working folder, which may be none of the roots."""
+    """Make a path argument absolute: it is relative to the working folder, which may not be a root."""
     path = Path(model).expanduser()
     return str(path.absolute()) if path.exists() else model

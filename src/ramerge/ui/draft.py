@@ -21,7 +21,7 @@ _NO_NAME = re.compile(r"[^\w.+-]+")
 
 
 def read_draft(text: str, roots: Roots) -> Document:
-    """Read the draft as a document, in ramerge's own form; its paths must be inside of the roots."""
+    """Read the draft as a document, in ramerge's own form; its paths must be inside the roots."""
     document = recipe_document(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     roots.check(document)
     return document
@@ -33,11 +33,11 @@ def checked_draft(text: str, roots: Roots) -> Recipe:
 
 
 def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots) -> str:
-    """The draft with other models.
+    """Return the draft with other models.
 
     Args:
-        text: a recipe; one that cannot be read is replaced.
-        agents: likewise, or NAME=MODEL; others are named after their folders.
+        text: a recipe; an unreadable recipe is replaced.
+        agents: models, or NAME=MODEL; agents without a name are named after their folders.
     """
     try:
         document = parse_document(text.encode("utf-8", "replace"), "recipe", roots.home)
@@ -63,14 +63,14 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
-    """Base and agents of the draft as texts, for `with_models`; JSON for models that are no plain names."""
+    """Return base and agents of the draft as texts, for `with_models`; as JSON if they are not plain names."""
     base = document.stated("base")
     texts = [value if isinstance(value, str) else json.dumps(value) for value in document.agents.values()]
     return base if isinstance(base, str) else None, texts
 
 
 def agents_in(text: str, roots: Roots) -> dict[str, str]:
-    """The draft's agents, as `models_in` has them, by name; none of a text that is no recipe."""
+    """Return the draft's agents by name, as in `models_in`; empty if the text is not a recipe."""
     try:
         document = read_draft(text or EMPTY, roots)
     except RamergeError:
@@ -79,13 +79,13 @@ def agents_in(text: str, roots: Roots) -> dict[str, str]:
 
 
 def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
-    """The draft with other values of keys, of which None removes one."""
+    """Return the draft with changed keys; None removes a key."""
     document = recipe_document(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     return as_yaml(document.replacing({key: None if value == {} else value for key, value in keys.items()}))
 
 
 def with_parameters(text: str, values: Mapping[str, object], roots: Roots) -> str:
-    """The draft with the values of controls: those that are not the method's defaults, in place of a preset."""
+    """Return the draft with the values of controls that differ from the method's defaults, without its preset."""
     document = recipe_document(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     method = METHODS[str(document.method)]
     fields = method.parameters.model_fields
@@ -94,7 +94,7 @@ def with_parameters(text: str, values: Mapping[str, object], roots: Roots) -> st
 
 
 def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
-    """The draft's method and all values of its parameters, defaults included; wrong ones are as they are."""
+    """Return the draft's method and all values of its parameters, with defaults; wrong values are not changed."""
     name = document.method
     if not isinstance(name, str) or name not in METHODS:
         raise RecipeError(document.unknown(("method",), "method", str(name), list(METHODS)))
@@ -105,6 +105,6 @@ def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
 
 
 def portable_draft(recipe: Recipe) -> Document:
-    """The draft with all values that its method needs, for the words of a command line."""
+    """Return the draft with all values that its method needs, to make a command line of it."""
     document = recipe_document(recipe)
     return document.replacing({"method": document.method})

@@ -1,4 +1,4 @@
-"""Access control of the page's server: by token, the page's origin, and the addresses it needs."""
+"""Controls access to the page's server: by token, by the page's origin, and by a list of needed addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REPORT = "/report"
 MOST_BYTES = 4 << 20
-"""The most that a request may hold. Recipes, which are the longest of what the page sends, have 200,000 bytes."""
+"""The maximum size of a request. The longest that the page sends are recipes, of up to 200,000 bytes."""
 # Requests of Gradio's page: no uploads, no files, no proxy, no API by name.
 _SAFE_PATH = re.compile(
     r"/|/(config|theme\.css|favicon\.ico|manifest\.json|report)|/(assets|static)/[^?#]*"
@@ -33,12 +33,12 @@ _REPORT_POLICY = (
 
 
 class PageGuard:
-    """Guard around Gradio: refuses requests before Gradio sees them, and sends browsers the page's permissions.
+    """A guard around Gradio: refuses requests before Gradio sees them, and sends the page's permissions to browsers.
 
     Args:
-        token: required in the first address; a cookie holds it from then on. None: everybody may come.
-        hosts: the only values of the header Host, so that no other name leads here; None for any.
-        frames: origins that may show the page inside of theirs.
+        token: required in the first address; then a cookie holds it. None: no token is required.
+        hosts: allowed values of the header Host, so that no other name reaches the server; None for any.
+        frames: origins that may embed the page.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PageGuard:
             await self._app(scope, whole, self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
-        """The answer to a refused request; None for others."""
+        """Return the answer to a request that must be refused; None for other requests."""
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         path = request.scope["path"]
         if self._hosts is not None and (len(hosts) != 1 or hosts[0] not in self._hosts):
@@ -116,7 +116,7 @@ class _TooLongError(Exception): ...
 
 
 async def _whole(receive: Receive) -> Receive:
-    """Receive a whole request, which may come in parts and without a length; replay it, and then later messages."""
+    """Read a whole request, which may come in parts and without a length; return a function that replays it."""
     messages: list[Message] = []
     size = 0
     while not messages or messages[-1].get("more_body"):

@@ -1,4 +1,4 @@
-"""Jobs: commands that the page runs, one after another, each a process of `ramerge` with the words that are shown."""
+"""Jobs: commands that the page runs in a queue, each as a process of `ramerge` with the arguments shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Job:
     """A job: a command of the page, and its progress.
 
     Attributes:
-        out: the folder that it writes, if that is one.
+        out: the folder that it writes; None if it writes no folder.
         progress: the last event of the running stage; see `foundation.progress.Progress`.
         lines: its standard error.
     """
@@ -53,25 +53,25 @@ class Job:
 
     @property
     def active(self) -> bool:
-        """Whether the job will run or runs."""
+        """Whether the job is waiting or running."""
         return self.state in (WAITING, RUNNING)
 
     @property
     def while_active(self) -> Job | None:
-        """The job as long as it will run or runs, then None: for a button that stops it."""
+        """The job while it is waiting or running, then None: for a button that stops it."""
         return self if self.active else None
 
     @property
     def ended_early(self) -> bool:
-        """Whether the job ended before its end, so that the same command would resume."""
+        """Whether the job was stopped or failed, so that the same command would resume."""
         return self.state in (STOPPED, FAILED)
 
     def again(self) -> Job:
-        """A new job with the same command."""
+        """Return a new job with the same command."""
         return Job(self.title, self.words, self.folder, self.out)
 
     def follow(self, seconds: float = 0.4) -> Iterator[None]:
-        """Give control back whenever the job may have changed, until it has ended, and once after that."""
+        """Yield whenever the job may have changed, until it has ended, and once after that."""
         while self.active:
             yield
             self._change.wait(seconds)
@@ -79,7 +79,7 @@ class Job:
         yield
 
     def stop(self) -> None:
-        """Stop the job as Ctrl-C does. One that waits will not run."""
+        """Stop the job as Ctrl-C does. A waiting job will not run."""
         with self._lock:
             if self.state == WAITING:
                 self.state = STOPPED
@@ -115,7 +115,7 @@ class Job:
         self._change.set()
 
     def _hear(self, line: bytes) -> None:
-        """Take a line of the job's standard error: an event, or a text for people."""
+        """Process a line of the job's standard error: an event, or readable text."""
         text = line.decode("utf-8", "replace").rstrip("\n")
         event = None
         if text.startswith('{"stage": '):
@@ -137,21 +137,21 @@ class Job:
 
 
 class JobQueue:
-    """Queue of jobs: runs so many at a time, in the order in which they come."""
+    """A queue of jobs: runs up to `at_once` at a time, in the order in which they were added."""
 
     def __init__(self, at_once: int = 1) -> None:
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="ramerge-ui")
         self._jobs: list[Job] = []
 
     def add(self, job: Job) -> Job:
-        """Run a job after those before it."""
+        """Run a job after the jobs before it."""
         self._jobs = [*(each for each in self._jobs if each.active), job]
         job.queued = True
         self._pool.submit(job.run)
         return job
 
     def close(self) -> None:
-        """Stop all jobs, as when the page's process is stopped."""
+        """Stop all jobs, when the page's process stops."""
         for job in self._jobs:
             job.kill()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The tab Look of the page: the agents' changes by RL, live while they are counted, and the method to try first."""
+"""The tab Look: what RL changed in the agents, live while it is counted, and the method to try first."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
 
 def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[object, ...]]:
-    """Run `ramerge analyze` as a job: figures while they are counted, then all of them with their findings."""
+    """Run `ramerge analyze` as a job: yield figures while they are counted, then all figures with the findings."""
     draft = checked_draft(text, desk.roots)
     desk.plan(draft)
     document = portable_draft(draft)
@@ -85,9 +85,9 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
         if work.figures and work.figures is not live:
             live = work.figures
             views_of_figures = _figures(_so_far(live), [], chosen_agent, measure)
-        yield views.progress(work), views.command(work.words), *views_of_figures, choices, *[gr.skip()] * 4, work
+        yield views.progress_html(work), views.command(work.words), *views_of_figures, choices, *[gr.skip()] * 4, work
     if work.state != DONE:
-        yield views.progress(work), *[gr.skip()] * 9, None
+        yield views.progress_html(work), *[gr.skip()] * 9, None
         return
     analysis = analysis_of(work.output)
     values = analysis.to_dict()
@@ -95,7 +95,7 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
     views_of_figures = _figures(values, advice, chosen_agent, measure)
     choose = gr.update(visible=bool(keys), value=f"Choose what is recommended: {keys.get('method')}")
     yield (
-        views.progress(work),
+        views.progress_html(work),
         views.command(work.words),
         *views_of_figures,
         choices,
@@ -108,12 +108,12 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
 
 
 def _pick_cell(event: gr.EventData) -> str:
-    """The search for tensors, after a click on a cell of the heat map."""
+    """Return the search text for tensors, after a click on a cell of the heat map."""
     return f"layer {event._data['layer']} {event._data['role']}" if "layer" in event._data else ""
 
 
 def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
-    """The histogram of a tensor, after a click on it."""
+    """Return the histogram of a tensor, after a click on the tensor."""
     if not values or "pick" not in event._data:
         return gr.skip()
     name = event._data["pick"]
@@ -125,13 +125,13 @@ def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
 
 
 def _so_far(live: Values) -> Values:
-    """As much of an analysis as its figures need, from an event while it is counted."""
+    """Return as much of an analysis as its figures need, from a progress event."""
     texts: dict[str, Sequence[str]] = dict.fromkeys(("findings", "warnings", "notes"), ())
     return {**live, "model": live["part"], "method": "ram", "rounding": {}, **texts}
 
 
 def _figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
-    """Findings, figures, and the heat map as HTML."""
+    """Return findings, figures and the heat map as HTML."""
     bars = [charts.density_bars(values), charts.overlap_bars(values)]
     html_of_figures = views.figures(figure for figure in bars if figure.rows)
     return [views.block(findings(values, advice)), views.block(html_of_figures), _heat_map(values, agent, measure)]
@@ -145,7 +145,7 @@ def _heat_map(values: Values | None, agent: str | None, measure: str) -> str:
 
 
 def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, object]]:
-    """Advice on the first merge to try, as lines and as keys of a recipe; nothing for a single agent."""
+    """Return advice on the merge to try first, as lines and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}
     advice = by_weights(analysis, document, desk.roots.home)
@@ -154,7 +154,7 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[st
 
 
 def _search_results(values: Values | None, words: str) -> str:
-    """A table of the tensors that fit a search as HTML, with a button for each."""
+    """Return a table of the tensors that match a search as HTML, with a button for each."""
     if values is None:
         return ""
     fitting = []

@@ -1,4 +1,4 @@
-"""The tab Merge of the page: a list of merges with progress, stop and resume; merges and models for other tabs."""
+"""The tab Merge: a list of merges with progress, stop and resume; merges and models for other tabs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL, DELTA = "model", "delta"
 
 
 def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, public: bool = False) -> Job:
-    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Merge and Share."""
+    """Make the job that merges a recipe into an output checked by `Roots.output`, for the tabs Merge and Share."""
     recipe = checked_draft(text, desk.roots)
     folder = None if is_remote(place) else desk.roots.home / place
     output = DELTA if kind == DELTA else CHECKPOINT
@@ -33,7 +33,7 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
 def _merge_words(
     desk: Desk, recipe: Recipe, place: str, kind: str, *, overwrite: bool = False, public: bool = False
 ) -> list[str]:
-    """The words of the command that merges a recipe."""
+    """Return the arguments of the command that merges a recipe."""
     words = ["merge", *words_of(portable_draft(recipe), prompts=True, start=desk.roots.home)]
     return [*words, *["--as-delta"] * (kind == DELTA), *["--overwrite"] * overwrite, *["--public"] * public, place]
 
@@ -60,7 +60,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     runs = _Runs(desk)
 
     def announce(text: str, name: str, as_what: str, replacing: bool) -> tuple[str, str]:
-        """The work that a click on Merge would start, and the command line that does the same."""
+        """Describe the work that a click on Merge would start, with its command line."""
         try:
             draft = checked_draft(text, desk.roots)
             words = _merge_words(desk, draft, desk.roots.output(name), as_what, overwrite=replacing)
@@ -80,13 +80,13 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
 
 
 class _Runs:
-    """Actions of the buttons of the tab Merge. Results are progress, list, a command, and which buttons are enabled."""
+    """Actions of the buttons of the tab Merge. They return progress, list, a command, and which buttons are enabled."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
     def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[object, ...]:
-        """Action of `Add to the list`: put a merge there, in place of one with its name."""
+        """Action of `Add to the list`: add a merge, which replaces a merge with the same name."""
         place = self._desk.place(request, name)
         if is_remote(place):
             raise RecipeError(f"{name}: must be a folder; the tab Share uploads what is merged there")
@@ -111,7 +111,7 @@ class _Runs:
         yield from self.follow(request)
 
     def follow(self, request: gr.Request) -> Iterator[object]:
-        """Show progress until every merge that runs has ended."""
+        """Show progress until all running merges have ended."""
         yield _views_of_jobs(self._desk.jobs(request))
         while running := [job for job in self._desk.jobs(request) if job.queued and job.active]:
             for _ in running[0].follow():
@@ -125,19 +125,19 @@ class _Runs:
         return _views_of_jobs(self._desk.jobs(request))
 
     def resume(self, request: gr.Request) -> Iterator[object]:
-        """Action of `Resume`: run the commands of merges again that have ended early."""
+        """Action of `Resume`: run the commands of stopped and failed merges again."""
         jobs = [job.again() if job.ended_early else job for job in self._desk.jobs(request)]
         self._desk.keep(request, jobs)
         yield from self.start(request)
 
     def clear(self, request: gr.Request) -> tuple[object, ...]:
-        """Action of `Clear the list`: remove merges that do not run. Outputs stay."""
+        """Action of `Clear the list`: remove merges that are not running. Their outputs stay."""
         self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
         return _views_of_jobs(self._desk.jobs(request))
 
 
 def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
-    """Show merges: progress, the list, the command of the one that runs or has ended last, and the buttons."""
+    """Show merges: progress, the list, the command of the running or last merge, and the buttons."""
     running = [job for job in jobs if job.queued and job.active]
     ended_jobs = [job for job in jobs if job.queued and not job.active]
     now = running[0] if running else ended_jobs[-1] if ended_jobs else None
@@ -162,21 +162,21 @@ def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
         any(not (job.queued and job.active) for job in jobs),
     )
     command = views.command(latest.words) if latest else gr.skip()
-    return views.progress(now), job_list, command, *(gr.update(visible=each) for each in useful)
+    return views.progress_html(now), job_list, command, *(gr.update(visible=each) for each in useful)
 
 
 def finished_merges(desk: Desk, request: gr.Request | None) -> dict[str, Path]:
-    """The folders of complete merges by name: those of the list, and those below the roots that are not shared."""
+    """Return the folders of finished merges by name: from the list, and from roots that are not shared."""
     folders = {job.title: job.out for job in desk.jobs(request) if job.out is not None}
     folders |= {label: desk.roots.home / name for label, name in desk.roots.models()}
     return {name: path for name, path in folders.items() if (path / "ramerge.json").is_file()}
 
 
 def models_of(desk: Desk, text: str, merges: Sequence[str], request: gr.Request | None) -> dict[str, str]:
-    """Base and agents of the draft, and finished merges, as names and folders or hub ids, for the tab Compare.
+    """Return base and agents of the draft, and finished merges, by name, as folders or hub ids, for the tab Compare.
 
     Args:
-        merges: names of `finished`; if there are none, those of the list that are models.
+        merges: names of finished merges; if empty, all finished merges of the list that are models.
     """
     recipe = checked_draft(text, desk.roots)
     folders = finished_merges(desk, request)

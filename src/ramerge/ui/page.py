@@ -1,4 +1,4 @@
-"""The page of `ramerge ui`: its tabs, one after another, around one recipe; and its theme."""
+"""The page of `ramerge ui`: its tabs around one recipe, and its theme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "mo
 
 
 def build_page(desk: Desk) -> gr.Blocks:
-    """Build the page with all tabs. Nothing is read before a browser opens it."""
+    """Build the page with all tabs. Nothing is read until a browser opens it."""
     with gr.Blocks(title="ramerge", analytics_enabled=False, fill_width=True) as page:
         page.load(_stay, None, None, concurrency_limit=None, **PRIVATE)  # before all other events
         gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")
@@ -48,12 +48,12 @@ def build_page(desk: Desk) -> gr.Blocks:
 
 
 def _next_tab_button(tabs: gr.Tabs, tab: str, text: str) -> None:
-    """A button at the end of a tab that opens another one."""
+    """Add a button at the end of a tab that opens another tab."""
     gr.Button(f"Next: {text}", size="sm").click(lambda: gr.Tabs(selected=tab), None, tabs, **PRIVATE)
 
 
 async def _stay() -> AsyncIterator[None]:
-    """Action without end, so that the stream of all events stays open.
+    """An action that never ends, so that the stream of all events stays open.
 
     Gradio closes a stream when no event is left, and loses an event that begins at this moment.
     """
@@ -63,7 +63,7 @@ async def _stay() -> AsyncIterator[None]:
 
 
 def theme() -> gr.themes.Base:
-    """The theme of the page: fonts that every system has, so that nothing is fetched, and colors that can be read."""
+    """Return the page's theme: system fonts, so that nothing is downloaded, and readable colors."""
     default = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
     return default.set(
         block_info_text_color="*neutral_600",

@@ -1,4 +1,4 @@
-"""The roots: folders in which the page may read models and write outputs, whatever links lead there or away."""
+"""The roots: folders in which the page may read models and write outputs, wherever links lead."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MOST_FOLDERS = 4000
 
 @dataclass(frozen=True)
 class Roots:
-    """The folders that the page may read. Outputs are written into the first one, where commands run, too.
+    """The folders that the page may read. Outputs are written into the first folder, where commands also run.
 
     Attributes:
-        is_shared: whether several users write into the first one, so that its content is not listed.
+        is_shared: whether several users write into the first folder, so that its content is not listed.
     """
 
     folders: tuple[Path, ...]
@@ -41,7 +41,7 @@ class Roots:
         return self.folders[0]
 
     def path(self, text: str) -> Path:
-        """The path of a name that the page gave, inside of the roots; relative to the first unless it is absolute."""
+        """Return the path of a name from the page, inside the roots; relative to the first root unless absolute."""
         try:
             path = self.home / Path(text).expanduser()
             inside = is_unicode(text) and any(map(Path(os.path.realpath(path)).is_relative_to, self.folders))
@@ -52,9 +52,9 @@ class Roots:
         return path
 
     def read(self, text: str, most: int) -> str:
-        """The text of a file inside of the roots, at most so many bytes; empty if there is none.
+        """Return the text of a file inside the roots, at most `most` bytes; empty if there is no file.
 
-        A link is not followed, so that nothing outside is read that was put there just now.
+        Links are not followed, so that a link created just now cannot lead outside.
         """
         path = self.path(text)
         if not path.exists():
@@ -68,7 +68,7 @@ class Roots:
             raise RecipeError(f"{quoted(text)}: cannot be read: {reason(error)}") from error
 
     def output(self, text: str) -> str:
-        """The name of an output, checked: a folder below the first root, or a remote place."""
+        """Check the name of an output: a folder in the first root, or a remote location."""
         if is_remote(text):
             if not self.remote:
                 raise RecipeError(f"{quoted(text)}: outputs are folders here; give the name of one")
@@ -80,7 +80,7 @@ class Roots:
         return f"./{name}" if name.startswith("-") else name
 
     def prompts(self, files: Mapping[str, str]) -> dict[str, str]:
-        """The names of prompts by agent, checked: each a file, or a folder of files of which none leads out."""
+        """Check the names of prompts by agent: each a file, or a folder of files, none of which lead outside."""
         paths, problems = {}, []
         for agent, text in files.items():
             try:
@@ -92,14 +92,16 @@ class Roots:
         return paths
 
     def next_to(self, model: str, agent: str) -> str:
-        """The name of an agent's prompts, if a file of its name lies next to its model's folder; otherwise nothing."""
+        """Return the name of an agent's prompts if a file called after it lies next to its model's folder; otherwise
+        empty.
+        """
         try:
             return self._prompts(str(self.path(model).with_name(f"{agent}.jsonl")))
         except (RamergeError, ValueError):
             return ""
 
     def function(self, text: str) -> str:
-        """The name of a function in a file, FILE.py:FUNCTION, checked."""
+        """Check the name of a function in a file, FILE.py:FUNCTION."""
         file, _, name = text.strip().rpartition(":")
         if not file.endswith(".py") or not name.isidentifier():
             raise RecipeError(f"{quoted(text)}: must be FILE.py:FUNCTION")
@@ -119,15 +121,15 @@ class Roots:
         return self.short(path)
 
     def short(self, path: Path) -> str:
-        """A path as commands take it, which run in the first root, and as recipes name it."""
+        """Return a path as commands, which run in the first root, and recipes name it."""
         return str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
 
     def shorten(self, text: str) -> str:
-        """A text for people, in which paths below the first root are relative to it."""
+        """Make paths in the first root relative to it in readable text."""
         return text.replace(f"{self.home}/", "")
 
     def check(self, document: Document) -> None:
-        """Refuse a draft or recipe that names files outside of the roots."""
+        """Refuse a draft or recipe that names files outside the roots."""
         problems: list[str] = []
         for model in names_in(document):
             for part in parts_of(model, document.folder):
@@ -155,10 +157,10 @@ class Roots:
             self.path(name)
 
     def models(self) -> list[tuple[str, str]]:
-        """Find the folders of models below the roots, as far as they are looked through.
+        """Find the folders of models in the roots, up to a depth and a number of folders.
 
         Returns:
-            Label and name of each; names are relative to the first root if they are below it.
+            The label and name of each; names inside the first root are relative to it.
         """
         budget = iter(range(_MOST_FOLDERS))
         labels: dict[str, str] = {}
@@ -170,9 +172,9 @@ class Roots:
 
 
 def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
-    """Folders of models in a folder. Folders inside of a model are part of it, and links are not followed.
+    """Yield folders of models in a folder. Folders inside a model are part of it, and links are not followed.
 
-    The output of `ramerge calibrate` is stored as models are, and is none.
+    The output of `ramerge calibrate` looks like a model, but is not one, and is skipped.
     """
     if next(budget, None) is None or (folder / CALIBRATION).exists():
         return

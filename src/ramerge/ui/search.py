@@ -1,4 +1,4 @@
-"""The upper part of the tab Choose: the best merge by a few prompts of each agent's task; the points of any search."""
+"""The upper part of the tab Choose: finds the best merge by a few prompts of each agent's task; shows any search."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ABOUT = (
 
 
 def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
-    """Build the search for the best merge by prompts, the upper part of the tab Choose; returns its prompts."""
+    """Build the search for the best merge by prompts, the upper part of the tab Choose; return the prompts' control."""
     html("About", views.block(f"<p>{_ABOUT}</p>"))
     with gr.Row():
         info = "NAME=FILE for each agent, a file or folder below the roots; those next to an agent are filled in"
@@ -62,15 +62,15 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
     def search(*settings: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(desk.job("Search", search_words(desk, *settings)))
         for _ in work.follow():
-            yield views.progress(work), "", work.while_active
+            yield views.progress_html(work), "", work.while_active
         if work.state == DONE:
-            yield views.progress(work), show(settings[-1]), None
+            yield views.progress_html(work), show(settings[-1]), None
 
     def show(folder: str) -> str:
         return search_view(read_search(desk.roots.path(f"{folder}/search.json")), folder)
 
     def follow(text: str, lines: str) -> object:
-        """A line for each agent of the recipe, with the user's text for it."""
+        """Return a line for each agent of the recipe, with the user's text for the agent."""
         names = agents_in(text, desk.roots)
         return prompt_lines(names, prompts_in(lines), desk.roots) if names else gr.skip()
 
@@ -90,14 +90,14 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
 
 
 def _best(desk: Desk, text: str, folder: str) -> str:
-    """The recipe with method and parameters of the best."""
+    """Return the recipe with the best point's method and parameters."""
     best = recipe_document(desk.roots.path(f"{folder}/recipe.yaml"))
     keys = {key: best.stated(key) for key in ("method", "parameters", "preset", "prompts")}
     return with_keys(text, keys, desk.roots)
 
 
 def _preview(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object, str]:
-    """Problems, or the command line; nothing while prompts are missing."""
+    """Return the problems, or the command line; nothing while prompts are missing."""
     if not all(prompts_in(lines).values()):
         return gr.skip(), ""
     try:
@@ -107,20 +107,20 @@ def _preview(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object,
 
 
 def prompts_in(lines: str) -> dict[str, str]:
-    """Prompts by agent, from lines of NAME=FILE."""
+    """Return prompts by agent, from lines of NAME=FILE."""
     parts = [line.partition("=") for line in lines.splitlines() if line.strip()]
     return {name.strip(): file.strip() for name, _, file in parts}
 
 
 def prompt_lines(agents: Mapping[str, str], files: Mapping[str, str], roots: Roots) -> str:
-    """A line of NAME=FILE for each agent; where none was typed, with the file of its name next to its folder."""
+    """A line NAME=FILE for each agent; if no file was typed, the file with its name next to its model's folder."""
     return "\n".join(f"{name}={files.get(name) or roots.next_to(model, name)}" for name, model in agents.items())
 
 
 def search_words(
     desk: Desk, text: str, lines: str, reward: str, generate: bool, count: float, longest: float, folder: str
 ) -> list[str]:
-    """The words of the command that searches by prompts of each agent, given as lines of NAME=FILE."""
+    """Return the arguments of the command that searches by prompts, given as lines of NAME=FILE."""
     document = read_draft(text or EMPTY, desk.roots)
     prompts = desk.roots.prompts(dict.fromkeys(models_only(document).agents, "") | prompts_in(lines))
     words = ["search", *words_of(document, method=False, start=desk.roots.home)]
@@ -132,7 +132,7 @@ def search_words(
 
 
 def search_view(result: SearchResult, folder: str) -> str:
-    """A search as HTML: sentences, where the best is, points, and figures."""
+    """Return a search as HTML: sentences, where the best merge is, points, and figures."""
     head, rows = ranking_rows(result)
     charts = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
     sentences = [*findings(result, Path(folder)), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]

@@ -1,4 +1,4 @@
-"""The server of the page on this machine: Gradio inside of FastAPI, behind the guard; it also sends reports."""
+"""The server of the page on this machine: Gradio inside FastAPI, behind the guard; it also serves reports."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ LOOPBACK = "127.0.0.1"
 _MOST_REPORT = 1 << 26
 _SECONDS_TO_END = 5.0
 SETTINGS: dict[str, Any] = {"log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 1}
-"""Of uvicorn. A browser that shows the page holds a connection, for which Ctrl-C must not wait."""
+"""Settings of uvicorn. A browser that shows the page holds a connection; Ctrl-C must not wait for it."""
 
 
 def application(desk: Desk, **guard: object) -> PageGuard:
-    """The page as an application that uvicorn runs, behind its guard; keywords are those of `PageGuard`."""
+    """Return the page as an application for uvicorn, behind its guard; keywords are passed to `PageGuard`."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 
     @app.get(REPORT)
     def report(out: str = "") -> Response:
-        """The report of a merge or a search below the roots."""
+        """Return the report of a merge or a search in the roots."""
         try:
             return HTMLResponse(_read_report(desk, out))
         except RamergeError as error:
@@ -70,7 +70,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
 
 
 def _read_report(desk: Desk, out: str) -> str:
-    """Read the page that `ramerge report` or `ramerge search` has written into a folder below the roots."""
+    """Read the page that `ramerge report` or `ramerge search` has written into a folder in the roots."""
     for name in ("report.html", "search.html"):
         if text := desk.roots.read(str(Path(out) / name), _MOST_REPORT):
             return text
@@ -78,7 +78,7 @@ def _read_report(desk: Desk, out: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Server that ends some seconds after a signal, even if a thread still waits for a bucket that does not answer."""
+    """A server that ends some seconds after a signal, even if a thread still waits for an unresponsive bucket."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         end = threading.Timer(_SECONDS_TO_END, os._exit, [128 + sig])
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(desk: Desk, port: int) -> None:
-    """Serve the page on this machine until a signal ends it, and print its address."""
+    """Serve the page on this machine until a signal, and print its address."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -29,7 +29,7 @@ from ramerge.ui.search import prompt_lines, prompts_in
 
 _MOST_BYTES = 1 << 20
 _LONGEST = 1024
-"""Tokens of a reply at most, as the command has it by default."""
+"""The most tokens of a reply: the default of the command."""
 _ABOUT = (
     "If the merge is not good enough, a trainer distills the agents into it: each is the teacher for the prompts of "
     "its task. Here you get the trainer's files, with the merge as the student. No weights are copied."
@@ -40,7 +40,7 @@ def build(desk: Desk, tab: gr.Tab, searched: gr.Textbox | None) -> None:
     """Build the tab Share.
 
     Args:
-        searched: prompts of the search in the tab Choose; None on a page that has no searches.
+        searched: prompts of the search in the tab Choose; None on a page without searches.
     """
     with gr.Row():
         out = gr.Textbox("merged", label="Finished merge", info="its folder", max_lines=1)
@@ -63,11 +63,11 @@ def build(desk: Desk, tab: gr.Tab, searched: gr.Textbox | None) -> None:
         place = desk.place(request, name)
         work = desk.queue.add(desk.job("Report", ["report", place]))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), views.command(work.words)
+            yield views.progress_html(work), gr.skip(), views.command(work.words)
         if work.state == DONE:
             words = f'href=".{REPORT}?out={quote(place)}" target="_blank" rel="noopener"'
             link = views.block(f"<p><a {words}>Open the report of {views.safe(place)}</a></p>")
-            yield views.progress(work), link, views.command(work.words)
+            yield views.progress_html(work), link, views.command(work.words)
 
     act(look.click, show, out, [recipe, card], problems)
     act(write.click, report, out, [state, link, command], problems, concurrency_limit=None)
@@ -78,7 +78,7 @@ def build(desk: Desk, tab: gr.Tab, searched: gr.Textbox | None) -> None:
 
 
 def _upload(desk: Desk, out: gr.Textbox) -> None:
-    """Build the part of uploads: a finished merge is merged once more on its way to the hub or a bucket."""
+    """Build the part for uploads, which merges a finished merge's recipe again, into the hub or a bucket."""
     with gr.Accordion("Upload", open=False):
         with gr.Row():
             info = "hub:owner/name, or a folder in a bucket: s3://bucket/model, gs://, az://"
@@ -102,7 +102,7 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
     def send(work: Job) -> Iterator[tuple[object, ...]]:
         desk.queue.add(work)
         for _ in work.follow():
-            yield views.progress(work), gr.update(visible=False)
+            yield views.progress_html(work), gr.update(visible=False)
 
     act(upload.click, prepare, [out, place, public, overwrite], [job, question, sure, command], problems)
     act(sure.click, send, job, [state, question], problems, concurrency_limit=None)
@@ -110,7 +110,7 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
 
 
 def upload_job(desk: Desk, name: str, place: str, *, public: bool = False, overwrite: bool = False) -> Job:
-    """The job that merges a finished merge's own recipe into a remote place; nothing is sent yet."""
+    """Make the job that merges a finished merge's own recipe into a remote location; nothing is sent yet."""
     place = place.strip()
     if not is_remote(place):
         raise RecipeError(f"Destination {place!r}: must be hub:owner/name or a folder in a bucket")
@@ -119,7 +119,7 @@ def upload_job(desk: Desk, name: str, place: str, *, public: bool = False, overw
 
 
 def _recipe_of(desk: Desk, name: str) -> tuple[str, str]:
-    """The recipe of a finished merge as a draft, and what the merge was written as."""
+    """Return the recipe of a finished merge as a draft, and the kind of its output."""
     folder = desk.roots.path(name)
     recipe, _ = open_merge(folder)
     text = desk.roots.read(str(recipe), _MOST_BYTES)
@@ -132,7 +132,7 @@ def _recipe_of(desk: Desk, name: str) -> tuple[str, str]:
 
 
 def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox) -> None:
-    """Build the part of `ramerge handoff`: the files with which a trainer distills the agents into a finished merge."""
+    """Build the part for `ramerge handoff`: files with which a trainer distills the agents into a finished merge."""
     with gr.Accordion("Distill the agents into this merge", open=False):
         html("About", views.block(f"<p>{_ABOUT}</p>"))
         info = "a line NAME=FILE for each agent; those of the search, or next to an agent, are filled in"
@@ -158,7 +158,7 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
     job = gr.State(None)
 
     def fill(name: str, lines_of_search: str, lines: str) -> object:
-        """A line for each agent of the merge, with the user's text for it, in this tab or in the search."""
+        """A line for each agent of the merge, with the user's text for the agent, from this tab or the search."""
         try:
             agents = agents_in(_recipe_of(desk, name)[0], desk.roots)
         except RamergeError:
@@ -169,9 +169,9 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
     def write(*settings: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(Job("Handoff", handoff_words(desk, *settings), desk.roots.home))
         for _ in work.follow():
-            yield views.progress(work), "", "", work.while_active
+            yield views.progress_html(work), "", "", work.while_active
         if work.state == DONE:
-            yield views.progress(work), *handoff_views(json.loads(work.output), settings[3]), None
+            yield views.progress_html(work), *handoff_views(json.loads(work.output), settings[3]), None
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs = [out, prompts, trainer, folder, overwrite, teachers, held_out, longest]
@@ -186,7 +186,7 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
 
 
 def _preview(desk: Desk, name: str, lines: str, *settings: Any) -> tuple[object, str]:
-    """Problems, or the command line; nothing while prompts are missing."""
+    """Return the problems, or the command line; nothing while prompts are missing."""
     files = prompts_in(lines)
     if not files or not all(files.values()):
         return gr.skip(), ""
@@ -207,11 +207,11 @@ def handoff_words(
     held_out: float = 0,
     longest: float = _LONGEST,
 ) -> list[str]:
-    """The words of the command that hands a finished merge to a trainer.
+    """Return the arguments of the command that hands a finished merge to a trainer.
 
     Args:
         lines: prompts, as lines of NAME=FILE.
-        teachers: those that stand in for agents, as lines of NAME=MODEL.
+        teachers: teachers that replace agents, as lines of NAME=MODEL.
     """
     merged = desk.roots.output(name)
     agents = read_draft(_recipe_of(desk, merged)[0], desk.roots).agents
@@ -226,7 +226,7 @@ def handoff_words(
 
 
 def handoff_views(record: Mapping[str, Any], folder: str) -> tuple[str, str]:
-    """The record of a handoff as HTML: the files with what the trainer needs, and the command that starts it."""
+    """Return the record of a handoff as HTML: the files with what the trainer needs, and the command that starts it."""
     counts = ", ".join(f"{name} {count:,}" for name, count in record["prompts"].items())
     files = ", ".join(f"{folder}/{name}" for name in record["files"])
     needs = [f"before: {record['needs']}"] if record["needs"] else []

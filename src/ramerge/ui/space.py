@@ -1,4 +1,4 @@
-"""The page as a Space of the Hugging Face hub: for everybody, with limits, on the address that the hub gives."""
+"""The page as a Space of the Hugging Face hub: public, with limits, on the address that the hub gives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ramerge.ui.serve import SETTINGS, application
 
 _PORT = 7860
 _MOST_BYTES = 20_000_000_000
-"""Of weights that a merge may read. The free tier has 50 GB of disk, which output and several visitors share."""
+"""The most bytes of weights that a merge may read. The free tier's 50 GB of disk hold outputs of several visitors."""
 
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _OPTIONS = Options(max_memory="4GB")
@@ -25,7 +25,7 @@ _PARENT = "https://huggingface.co"
 
 
 def space_desk(home: Path) -> Desk:
-    """The desk of the page as a Space, for everybody; outputs are in `home` until their visitor leaves."""
+    """Make the desk of the page as a public Space; outputs are in `home` until their visitor leaves."""
     most = int(os.environ.get("RAMERGE_SPACE_BYTES", _MOST_BYTES))
     roots = Roots((home.resolve(), AGENTS.resolve()), remote=False, is_shared=True)
     return Desk(roots, _OPTIONS, limit_words(_OPTIONS), public=True, most_bytes=most)

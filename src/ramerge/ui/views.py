@@ -1,6 +1,6 @@
 """Views: tables, figures, progress and command lines as HTML, in the styles and with the charts of reports.
 
-Everything that comes from models, recipes and commands is escaped here, or drawn as text by vl-convert.
+All text from models, recipes and commands is escaped here, or drawn as text by vl-convert.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ element.addEventListener('mouseover', (event) => {
   mark.append(title);
 });
 """
-"""Tells which button or cell of a heat map was clicked, and shows a cell's figures under the pointer."""
+"""A script that reports which button or cell of a heat map was clicked, and shows a cell's figures on hover."""
 
 
 @cache
 def styles() -> str:
-    """The styles of reports, for the inside of `.report`, in the colors of Gradio's theme."""
+    """Return the styles of reports, for content of `.report`, in the colors of Gradio's theme."""
     own = files("ramerge.ui").joinpath("page.css").read_text(encoding="utf-8")
     return f"<style>.report {{ {page_styles()} }}\n{own}</style>"
 
 
 def block(*parts: str) -> str:
-    """Parts of a tab as HTML in the styles of reports."""
+    """Return parts of a tab as HTML in the style of reports."""
     return f'<div class="report">{"".join(parts)}</div>'
 
 
 def safe(text: object) -> Markup:
-    """A text from outside as HTML that shows it as it is."""
+    """Return untrusted text as HTML that shows it unchanged."""
     return escape("\n".join(map(one_line, str(text).split("\n"))))
 
 
@@ -64,11 +64,11 @@ element.addEventListener('click', async (event) => {
   button.textContent = 'Copied';
 });
 """
-"""Copies a text that is shown by `copyable`."""
+"""A script that copies a text shown by `copyable`."""
 
 
 def copyable(label: str, text: str) -> str:
-    """A text as HTML with a button that copies it; nothing of an empty one."""
+    """Return a text as HTML with a button that copies it; empty for an empty text."""
     return _copyable(label, safe(text)) if text else ""
 
 
@@ -78,18 +78,18 @@ def _copyable(label: str, text: Markup) -> str:
 
 
 def command(*commands: Sequence[str]) -> str:
-    """Command lines as HTML, each given by its words, which lines break between; for users who would do the same."""
+    """Return command lines as HTML, to copy; a line breaks only between arguments."""
     lines = ([f"<span>{safe(shlex.quote(word))}</span>" for word in ("ramerge", *words)] for words in commands)
     return _copyable("Command line", Markup("\n".join(map(" ".join, lines))))
 
 
 def button(text: str, pick: str) -> Markup:
-    """A button as HTML that passes `pick` on to the script `PICK`."""
+    """Return a button as HTML that passes `pick` to the script `PICK`."""
     return Markup('<button type="button" class="pick" data-pick="{}">{}</button>').format(pick, one_line(text))
 
 
 def listing(texts: Iterable[object], kind: str = "notes") -> str:
-    """A list of sentences as HTML: `notes`, or `warnings` for problems."""
+    """Return a list of sentences as HTML: `notes`, or `warnings` for problems."""
     items = "".join(f"<li>{safe(text)}</li>" for text in texts)
     return f'<ul class="{kind}">{items}</ul>' if items else ""
 
@@ -114,7 +114,7 @@ LABELS = {
     "--teacher": "Teachers",
     "--hold-out": "Prompts held out",
 }
-"""Flags of commands and the labels of the page's controls for them."""
+"""Labels of the page's controls for flags of commands."""
 
 _CHECKBOXES = ("--generate", "--overwrite", "--public")
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
@@ -123,7 +123,7 @@ _FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: 
 
 
 def in_page_words(text: str) -> str:
-    """A message of a command, with the page's controls in place of their flags; command lines stay as they are.
+    """Replace flags in a message of a command by the page's controls; command lines are not changed.
 
     >>> in_page_words("merged: exists; choose another folder, or pass --overwrite (in Python overwrite=True)")
     'merged: exists; choose another folder, or tick “Replace what is there”'
@@ -140,13 +140,13 @@ def in_page_words(text: str) -> str:
 
 
 def problems(texts: Iterable[str]) -> str:
-    """Problems as HTML, which screen readers read out; nothing of none."""
+    """Return problems as HTML that screen readers announce; empty without problems."""
     items = listing(map(in_page_words, texts), "warnings")
     return block(f'<div role="status">{items}</div>') if items else ""
 
 
 def figure(chart: Figure) -> str:
-    """A figure as HTML with title and caption, drawn as SVG."""
+    """Return a figure as HTML with title and caption, drawn as SVG."""
     return (
         f'<figure id="ui-{safe(chart.name)}"><h3>{safe(chart.title)}</h3>'
         f'<div class="chart">{chart.svg()}</div><figcaption>{safe(chart.caption)}</figcaption></figure>'
@@ -154,12 +154,12 @@ def figure(chart: Figure) -> str:
 
 
 def figures(charts: Iterable[Figure]) -> str:
-    """Several figures as HTML, side by side where there is room."""
+    """Return several figures as HTML, side by side if there is room."""
     return f'<div class="figures">{"".join(map(figure, charts))}</div>'
 
 
 def headers(model_headers: Sequence[ModelHeader]) -> str:
-    """The headers of a recipe's models as HTML, with their problems."""
+    """Return the headers of a recipe's models as HTML, with their problems."""
     head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
     figures = [
         (one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in model_headers
@@ -169,8 +169,8 @@ def headers(model_headers: Sequence[ModelHeader]) -> str:
     return block(table("Models", head, rows) if rows else "") + problems(wrong)
 
 
-def progress(job: Job | None) -> str:
-    """The progress of a job as HTML: a bar and its text; nothing without one."""
+def progress_html(job: Job | None) -> str:
+    """Return the progress of a job as HTML, a bar and its text; empty without a job."""
     if job is None:
         return ""
     event = job.figures if job.active and job.figures and not job.progress else job.progress

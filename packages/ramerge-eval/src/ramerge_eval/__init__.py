@@ -1,4 +1,4 @@
-"""Scores of models on benchmarks: `ramerge eval` and `ramerge table`, through Inspect, which asks, retries and logs.
+"""Scores of models on benchmarks: `ramerge eval` and `ramerge table`, through Inspect.
 
 import ramerge, ramerge_eval
 
@@ -10,17 +10,17 @@ Modules:
 
 commands       `ramerge eval` and `table`
 run            each model on each task: settings, data and samples of a request
-models         the models under test: words of a command line → a model as Inspect opens it; tokenizers
-served_model   the model as tasks ask it: raw prompts, sampling, retries, failures with their cause; for `models`
-task_scores    a score for `ramerge search` that is tasks, asked on a server that is kept running
+models         the models under test: command-line arguments → models for Inspect; tokenizers
+served_model   the model that tasks query: raw prompts, sampling, retries, failures with their cause; for `models`
+task_scores    a score for `ramerge search`: tasks, run on a server that keeps running
 tasks/         benchmarks as task functions that Inspect finds by entry point
-data           files of benchmarks, read or downloaded, with all problems named
-time_limit     checkers of answers, stopped when they take too long; called by tasks
-arithmetic     arithmetic in a model's output, in place of `eval`; called by `tasks/bfcl`
-sandbox/       programs that a model wrote, held in bounds: the provider `bubblewrap` of Inspect, for `tasks/coding`
-logs           logs of Inspect → `samples`, for tables, searches and soups; what `run` noted of a model in them
-samples        scored samples of each model, task by task: what tables are made of
-tables/        samples → the paper's tables, and what merges have kept
+data           reads or downloads files of benchmarks, and reports all problems
+time_limit     runs checkers of answers, and stops them when they take too long; called by tasks
+arithmetic     computes arithmetic in a model's output, instead of `eval`; called by `tasks/bfcl`
+sandbox/       runs programs that a model wrote, within limits: the provider `bubblewrap`, for `tasks/coding`
+logs           logs of Inspect → `samples`, for tables, searches and soups; the description of a model in a log
+samples        scored samples of each model, task by task: the content of tables
+tables/        samples → the paper's tables, and tables of what merges retain
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""Arithmetic in a model's output, such as `2 * 3600` or `"a" + "b"`, and nothing else: in place of `eval` in `bfcl`.
+"""Computes arithmetic in a model's output, such as `2 * 3600` or `"a" + "b"`, and nothing else: for `bfcl`, not `eval`.
 
-What it computes, it computes as Python does. Names, calls,
-attributes, subscripts, comparisons and text formatting are refused, and so is what would fill memory or take long.
+Results are Python's. Names, calls, attributes, subscripts, comparisons and text formatting are refused, and so is
+anything that would fill memory or take long.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class UncomputableError(ValueError):
 
 
 def compute(source: str) -> Any:
-    """The value of an arithmetic expression in a model's output, as Python computes it.
+    """Return the value of an arithmetic expression in a model's output, as Python computes it.
 
     Raises:
-        UncomputableError: it holds something else than literals and operators, or its value is too large.
+        UncomputableError: it holds more than literals and operators, or its value is too large.
         SyntaxError, TypeError, ZeroDivisionError, OverflowError, RecursionError: as Python does.
     """
     return _value_of(ast.parse(source, mode="eval").body)
 
 
 def _value_of(node: ast.expr) -> Any:
-    """The value of a part of an expression that is parsed already; raises as `compute`."""
+    """Compute the value of a parsed part of an expression; raises errors like `compute`."""
     if isinstance(node, ast.BinOp):
         left, right = _value_of(node.left), _value_of(node.right)
         _refuse_large(node.op, left, right)
@@ -69,7 +69,7 @@ def _value_of(node: ast.expr) -> Any:
 
 
 def _refuse_large(operation: ast.operator, left: object, right: object) -> None:
-    """Refuse before it is computed what grows faster than the text it is written in."""
+    """Refuse, before computing, operations whose results grow faster than their text."""
     too_large = max(_size(left), _size(right)) > 1
     if isinstance(operation, ast.Pow) and isinstance(left, int) and isinstance(right, int):
         too_large |= left.bit_length() * abs(right) > _MOST_BITS
@@ -87,13 +87,13 @@ def _refuse_large(operation: ast.operator, left: object, right: object) -> None:
 
 
 def _size(value: object) -> float:
-    """The size of a value as a share of what is allowed."""
+    """Return the size of a value as a share of the allowed size."""
     bits = value.bit_length() if isinstance(value, int) else 0
     return max(bits / _MOST_BITS, _elements(value) / _MOST_ELEMENTS)
 
 
 def _elements(value: object) -> int:
-    """Elements of a sequence, those of sequences within it included; 0 for a number."""
+    """Return the number of elements of a sequence, nested ones included; 0 for a number."""
     if isinstance(value, str | bytes):
         return len(value)
     if isinstance(value, list | tuple):

@@ -151,7 +151,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
 
 
 def _has_scores(logs: Path) -> bool:
-    """Whether any sample in a folder of logs was scored; also if a log is there that cannot be read."""
+    """Whether any sample in a folder of logs was scored; also true if a log cannot be read."""
     from ramerge_eval.logs import read
 
     if not any(logs.rglob("*.eval")):
@@ -163,7 +163,7 @@ def _has_scores(logs: Path) -> bool:
 
 
 def _scores(model: Model) -> dict[str, object]:
-    """Scores of a model for `--json`: shares of one, by task and metric."""
+    """Return the scores of a model for `--json`: fractions of one, by task and metric."""
     from ramerge.scoring.intervals import interval, ratio
 
     return {

@@ -1,4 +1,4 @@
-"""Data files of benchmarks, read or downloaded, with all their problems named."""
+"""Reads or downloads data files of benchmarks, and reports all their problems."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> l
     """Read the records of a benchmark: a JSON-lines file, a JSON file with a list of them, or a Parquet file.
 
     Args:
-        fields: names that every record must have, and the types they may have.
+        fields: the fields that every record must have, with their allowed types.
 
     Raises:
-        EvaluationError: the file cannot be read, is not UTF-8, holds something else, or a record lacks a field;
-            with the first ten problems.
+        EvaluationError: the file cannot be read, is not UTF-8, has another form, or a record lacks a field;
+            the first ten problems are listed.
     """
     records = list(parquet_rows(path) if path.suffix == ".parquet" else _parsed(path))
     if not records:
@@ -34,14 +34,14 @@ def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> l
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raise `EvaluationError` with the first ten problems of a data file and the number of the others, if any."""
+    """Raise `EvaluationError` with the first ten problems of a data file, and the number of other problems, if any."""
     texts = list(problems)
     if texts:
         raise EvaluationError(first_of(texts))
 
 
 def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
-    """Raise `EvaluationError` where two records of a data file have one key."""
+    """Raise `EvaluationError` if two records of a data file have the same key."""
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
         examples = ", ".join(repr(key) for key in twice[:10])
@@ -52,11 +52,11 @@ def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
     """Download the one file of a data set on the Hub whose path matches; the hub's cache keeps it.
 
     Args:
-        task: what it is for, such as `coding/mbpp`; begins the error.
-        instead: what the user may give in place of it; ends the error.
+        task: the task that needs it, such as `coding/mbpp`; begins the error.
+        instead: what the user can give instead; ends the error.
 
     Raises:
-        EvaluationError: it cannot be loaded, or more than one file matches.
+        EvaluationError: the file cannot be loaded, or more than one file matches.
     """
     from huggingface_hub import snapshot_download
 
@@ -75,7 +75,7 @@ def read_text(path: Path) -> str:
     """Read a whole text file in UTF-8; problems are `EvaluationError`.
 
     Raises:
-        EvaluationError: it cannot be read, or is something else.
+        EvaluationError: the file cannot be read, or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -101,7 +101,7 @@ def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def parsed(path: Path, where: str, text: str, halves: Literal["refuse", "keep"] = "refuse") -> Any:
-    """Parse a value in JSON. Raises `EvaluationError` with the file and where in it."""
+    """Parse a JSON value. Raises `EvaluationError` with the file and the position."""
     try:
         return parse(text.encode(), _LIMITS, halves=halves)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Logs of Inspect, read as scored samples of each model, task by task; and what `run` noted of a model in a log.
+"""Reads logs of Inspect as scored samples of each model, task by task; reads a model's description from a log.
 
-`ramerge eval` puts logs into LOGS/MODEL; those of `inspect eval` count too, under the name that the endpoint has for
-the model. Of several logs with the same samples of a model, the latest counts, sample by sample.
+`ramerge eval` writes logs to LOGS/MODEL. Logs of `inspect eval` count too, under the endpoint's name for the model. If
+several logs have the same samples of a model, the latest counts, sample by sample.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read(folder: Path) -> list[Model]:
     """Read the scores of all models in a folder of logs, by name.
 
     Raises:
-        EvaluationError: there are none, or a log cannot be read.
+        EvaluationError: there are no scores, or a log cannot be read.
     """
     if not folder.is_dir():
         text = "is a file" if folder.exists() else "no such folder"
@@ -74,7 +74,7 @@ def read(folder: Path) -> list[Model]:
 
 
 def about_model(log: EvalLog) -> dict[str, Any]:
-    """The identity of the model that `run` noted in a log; the name in other logs."""
+    """Return the description of the model that `run` has logged; for other logs, only its name."""
     about = (log.eval.metadata or {}).get(OURS)
     if isinstance(about, dict) and isinstance(about.get("name"), str):
         return about
@@ -101,7 +101,7 @@ def _samples(summaries: Mapping[str, EvalSampleSummary], log: EvalLog, task: Tas
 
 
 def _pairs(sample: EvalSampleSummary) -> dict[str, Pair]:
-    """The shares of a sample in each metric: ours are ratios, others the numbers that their scorers give."""
+    """Return the value pairs of a sample in each metric: ramerge's metrics are ratios, others the scorers' numbers."""
     pairs: dict[str, Pair] = {}
     several = len(sample.scores or {}) > 1
     for scorer, score in (sample.scores or {}).items():

@@ -1,4 +1,4 @@
-"""The models under test: from words of a command line to a model as Inspect opens it, with endpoint and tokenizer."""
+"""The models under test: makes models for Inspect from command-line arguments, with endpoint and tokenizer."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 _NO_KEY = "none"
 _LOADING = ("--device", "--dtype")
-"""Words for `transformers serve` that a model in this process is loaded by, too."""
+"""Arguments for `transformers serve` that also apply to a model in this process."""
 
 
 @dataclass(frozen=True)
 class EvaluationTarget:
-    """A model under test, as words of a command line name it.
+    """A model under test, as given on the command line.
 
     Attributes:
         name: the model's name in logs and tables: a letter or digit, then at most 99 letters, digits and `._+-`.
-        served_name: the name by which the endpoint knows it.
-        model: its folder, or its id on the hub; None where only the endpoint knows it.
+        served_name: the endpoint's name for the model.
+        model: its folder, or its id on the hub; None if only the endpoint knows it.
 
     Example:
         >>> ramerge_eval.EvaluationTarget("merged", "served-merged", "coder").folder
@@ -55,16 +55,16 @@ class EvaluationTarget:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of a model under test, where it is on this machine."""
+        """The folder of a model under test, if it is on this machine."""
         return Path(self.model) if self.model and Path(self.model).is_dir() else None
 
     @property
     def tokenizer(self) -> str | None:
-        """The folder that holds the tokenizer of the model under test."""
+        """The folder with the tokenizer of the model under test, if any."""
         return str(self.folder) if self.folder and (self.folder / "tokenizer.json").is_file() else None
 
     def about(self) -> dict[str, object]:
-        """The description of the model that its logs keep; `identity` is the same only while its weights are."""
+        """Describe the model for its logs; `identity` changes when its weights change."""
         identity = self.model or self.served_name
         if self.folder:  # names, sizes and times of its files change with a new merge in the same place
             files = sorted(path for path in self.folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json"))
@@ -80,12 +80,12 @@ class EvaluationTarget:
 
     @property
     def location(self) -> str:
-        """The model as a server is told of it: its folder, or its id on the hub."""
+        """The model's location for a server: its folder, or its id on the hub."""
         return str(self.folder.resolve()) if self.folder else str(self.model)
 
     @contextmanager
     def opened(self, access: ModelAccess, log: Path) -> Iterator[Model]:
-        """Open the model in Inspect, for `run`. A server that this starts ends with the block, and prints to `log`."""
+        """Open the model in Inspect, for `run`. A server that this starts prints to `log`, and ends with the block."""
         from inspect_ai.model import get_model
 
         from ramerge_eval.served_model import ServedModel
@@ -117,7 +117,7 @@ class EvaluationTarget:
 
     @contextmanager
     def loaded(self, access: ModelAccess) -> Iterator[Model]:
-        """Load the model into this process, in place of `transformers serve`, which gives no likelihoods.
+        """Load the model into this process, instead of `transformers serve`, which returns no likelihoods.
 
         Raises:
             EvaluationError: a library is missing.
@@ -139,7 +139,7 @@ class EvaluationTarget:
 
 
 def _keep_texts(api: object) -> None:
-    """Have a provider keep texts with `<think>`, which it cuts from them: rewards and protocols read it."""
+    """Make a provider keep texts with `<think>`, which it would cut: rewards and protocols read them."""
     from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
 
     from ramerge_eval.tasks.common import ORIGINAL_TEXT
@@ -159,15 +159,15 @@ def _keep_texts(api: object) -> None:
 
 
 def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[EvaluationTarget]:
-    """The models under test of `--model NAME=MODEL` and `--served-name`.
+    """Read the models under test from `--model NAME=MODEL` and `--served-name`.
 
     Args:
-        models: with an endpoint, folders add the tokenizer and the merge record.
+        models: values of `--model`; with an endpoint, folders add the tokenizer and the merge record.
         served_names: `SERVED`, whose last part names the logs, or `NAME=SERVED`.
         serve: whether the run starts servers itself.
 
     Raises:
-        EvaluationError: they make no sense together, or a folder is not there.
+        EvaluationError: the arguments contradict each other, or a folder is missing.
     """
     problems = [f"--model {text}: must be NAME=FOLDER or NAME=HUB_ID" for text in models if not text.partition("=")[2]]
     pairs = [text.partition("=")[::2] for text in models]
@@ -209,7 +209,7 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
 
 
 def _record(folder: Path | None) -> object:
-    """The base and the agents of a merge by name, from its record, for the logs; None where there is none."""
+    """Return the base and the agents of a merge by name, from its record, for the logs; None without a record."""
     path = folder / RECORD_FILE if folder else None
     if path is None or not path.is_file() or path.stat().st_size > _RECORD.size:
         return None

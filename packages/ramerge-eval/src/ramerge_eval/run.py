@@ -1,4 +1,6 @@
-"""Each model on each task: the request of `ramerge eval` is checked and run, through Inspect, into a folder of logs."""
+"""Runs each model on each task: checks the request of `ramerge eval`, and runs it through Inspect into a folder of
+logs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from inspect_ai.dataset import Sample
 
 RETRIES = 4
-"""Further tries of a request, unless `max_retries` says otherwise: Inspect's own default is without end."""
+"""Further tries of a request, unless `max_retries` is set, because Inspect retries without end by default."""
 
 _CONNECTIONS = 32
 # Windows has no SIGHUP
@@ -34,7 +36,7 @@ _SERVER_LOG = "server.log"
 _LOG_BUFFER = 100  # a write copies the log; what is not written yet outlives a kill in the buffer of Inspect
 _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
 _LIKELIHOODS = "ramerge/agreement"
-"""The task that asks for likelihoods of a prompt and no answers: `transformers serve` has none."""
+"""The task that needs likelihoods of a prompt and no replies; `transformers serve` returns none."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,14 @@ class EvaluationRequest:
     """The request of an evaluation: tasks, their settings and their data, for all models.
 
     Attributes:
-        tasks: names as Inspect knows them (`ramerge/coding`, `inspect_evals/gsm8k`), or `FILE.py@NAME`.
-        settings: by Inspect's names for generation (`max_tokens`), and as `TASK.KEY` for a task's parameters.
-        data: the user's files, by the name of a data set.
-        limit: samples of each task, from the first; None for all.
-        samples: ids of the samples that are asked; None for all.
-        sandbox: a provider of Inspect's, instead of the task's own.
-        most_failures: failed samples at which a task stops, for whoever has no use for the others; None for never.
-        display: of Inspect's.
+        tasks: Inspect's names (`ramerge/coding`, `inspect_evals/gsm8k`), or `FILE.py@NAME`.
+        settings: generation settings by Inspect's names (`max_tokens`), and a task's parameters as `TASK.KEY`.
+        data: the user's files, by name of the data set.
+        limit: the number of samples of each task, from the first; None for all.
+        samples: ids of the samples to run; None for all.
+        sandbox: a sandbox provider of Inspect, instead of the task's own.
+        most_failures: the number of failed samples at which a task stops; None for never.
+        display: Inspect's display.
 
     Example:
         >>> request = ramerge_eval.EvaluationRequest(["ramerge/search"], {"temperature": 0.5}, limit=10)
@@ -67,7 +69,7 @@ class EvaluationRequest:
     display: Literal["rich", "plain", "none"] = "none"
 
     def generation(self, task: str, *, is_sequential: bool = False) -> dict[str, Any]:
-        """Settings of a task's generation, with what Inspect would do otherwise by default.
+        """Return the generation settings of a task, including those that replace Inspect's defaults.
 
         Args:
             is_sequential: whether the server answers one request after another.
@@ -83,7 +85,7 @@ class EvaluationRequest:
         return {"max_retries": RETRIES, "max_connections": connections, **everywhere, **own}
 
     def parameters(self, task: str, target: EvaluationTarget) -> dict[str, Any]:
-        """Parameters of a task: settings, files of the user, and the model's tokenizer where it takes one."""
+        """The parameters of a task: settings, the user's files, and the model's tokenizer if the task takes one."""
         names = _parameters_of(task)
         if names is None:
             return self._own(task)
@@ -92,7 +94,7 @@ class EvaluationRequest:
         return {key: value for key, value in (values | self._own(task)).items() if key in names}
 
     def check(self) -> None:
-        """Raise `EvaluationError` for settings and data that none of the tasks takes."""
+        """Raise `EvaluationError` for settings and data that no task takes."""
         from inspect_ai.model import GenerateConfig
         from pydantic import ValidationError
 
@@ -132,12 +134,12 @@ class EvaluationRequest:
 
 
 def _short_name(task: str) -> str:
-    """The name of a task in settings: its name without package or file."""
+    """Return the name of a task in settings: its name without package or file."""
     return task.rpartition("@")[2].rpartition("/")[2]
 
 
 def _parameters_of(task: str) -> list[str] | None:
-    """Arguments of one of ramerge's own tasks; None for others, which only Inspect knows."""
+    """Return the arguments of one of ramerge's own tasks; None for other tasks, which only Inspect knows."""
     if not task.startswith("ramerge/"):
         return None
     from ramerge_eval.tasks.registry import parameters
@@ -146,7 +148,7 @@ def _parameters_of(task: str) -> list[str] | None:
 
 
 def _data_sets_of(task: str) -> list[str]:
-    """The arguments of one of ramerge's own tasks that `--data` gives; none of others."""
+    """Return the arguments of one of ramerge's own tasks that `--data` sets; empty for other tasks."""
     if not task.startswith("ramerge/"):
         return []
     from ramerge_eval.tasks.registry import data_sets
@@ -155,7 +157,7 @@ def _data_sets_of(task: str) -> list[str]:
 
 
 def _lacking(task: str, arguments: Mapping[str, object]) -> list[str]:
-    """Problems of one of ramerge's own tasks without arguments that it needs."""
+    """Return problems of one of ramerge's own tasks: required arguments that are missing."""
     if not task.startswith("ramerge/"):
         return []
     from ramerge_eval.tasks.common import lacking
@@ -166,20 +168,20 @@ def _lacking(task: str, arguments: Mapping[str, object]) -> list[str]:
 def evaluate(
     logs: str | Path, targets: Sequence[EvaluationTarget], request: EvaluationRequest, access: ModelAccess
 ) -> bool:
-    """Run an evaluation: each model on each task. Whatever is in the logs already is not asked again.
+    """Run an evaluation: each model on each task. Samples that are already in the logs are not repeated.
 
     Args:
         logs: the folder of logs, one folder for each model and task.
         targets: the models.
-        request: what they are asked.
-        access: where they run.
+        request: the tasks and their settings.
+        access: where the models run.
 
     Returns:
-        Whether every sample has its score; the same call asks again for those that have none.
+        Whether every sample has a score; the same call repeats samples without a score.
 
     Raises:
-        EvaluationError: something that was asked for, or is needed for it, is wrong or missing.
-        StoppedError: Ctrl-C; what is scored is in the logs.
+        EvaluationError: a part of the request, or something that it needs, is wrong or missing.
+        StoppedError: Ctrl-C; the logs have all scores so far.
 
     Example:
         >>> targets = [ramerge_eval.EvaluationTarget("merged", "merged")]
@@ -231,7 +233,7 @@ def evaluate(
 
 
 def _refuse_chats(target: EvaluationTarget, tasks: Sequence[str], request: EvaluationRequest) -> None:
-    """Refuse tasks whose samples are chats, for a model that has no chat template, before its server is started."""
+    """Refuse tasks whose samples are chats, for a model without a chat template, before its server is started."""
     from ramerge_eval.served_model import is_text, no_template
 
     for task in tasks:
@@ -278,12 +280,12 @@ def _run(
 
 @contextmanager
 def _canceled_by_signals() -> Iterator[None]:
-    """Context in which a signal cancels what Inspect runs, which returns then, after SIGINT as if nothing had happened.
+    """A context in which a signal cancels Inspect's run, which then returns, after SIGINT even without an error.
 
-    What the command's own handlers raise would be lost in the event loop, which would not stop.
+    Exceptions of the command's own handlers would be lost in the event loop, which would not stop.
 
     Raises:
-        StoppedError: another signal than SIGINT came, or SIGINT outside the event loop.
+        StoppedError: a signal other than SIGINT came, or SIGINT outside the event loop.
     """
     signals: list[int] = []
 
@@ -311,13 +313,13 @@ def _canceled_by_signals() -> Iterator[None]:
 
 
 def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:
-    """The ids of a task's samples, up to the request's limit, for `task_scores`; nothing is asked."""
+    """Return the ids of a task's samples, up to the request's limit, for `task_scores`; no model is queried."""
     samples = enumerate(_samples(task, target, request), 1)
     return [str(sample.id if sample.id is not None else number) for number, sample in samples]
 
 
 def _samples(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[Sample]:
-    """The samples of a task, up to the request's limit."""
+    """Return the samples of a task, up to the request's limit."""
     from inspect_ai._eval.loader import load_tasks
 
     [whole_task] = load_tasks([task], request.parameters(task, target))

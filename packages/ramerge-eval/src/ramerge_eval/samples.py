@@ -1,4 +1,4 @@
-"""Scored samples of each model, task by task, whatever scored them: what tables are made of."""
+"""Scored samples of each model, task by task, whatever scored them: the content of tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ramerge.scoring import intervals
 
 NO_REQUEST = "not asked"
-"""In the failure of a sample whose request was not sent, because those before it failed."""
+"""Marks the failure of a sample whose request was not sent, because requests before it failed."""
 
 TaskName = tuple[str, str]
-"""A benchmark, or the package of a task, and the subset or task."""
+"""A benchmark, or a task's package, and the subset or task."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Samples:
     """The scored samples of one model in one task.
 
     Attributes:
-        keys: of the items, sorted.
+        keys: the keys of the items, sorted.
         metrics: by name, an array of (samples, 2): numerators and denominators in the order of the keys. The first
             metric stands for the task.
-        failures: of samples without a usable answer, by key: why there is none.
-        cut: how many have an answer that ended at the limit of tokens.
-        item_count: items that the log is for.
-        tokens: written by the model, of all samples together.
+        failures: for samples without a usable answer, the reason, by key.
+        cut: the number of answers that ended at the limit of tokens.
+        item_count: the number of items that the log should have.
+        tokens: the number of tokens that the model wrote in all samples.
     """
 
     keys: tuple[str, ...]
@@ -40,16 +40,17 @@ class Samples:
     tokens: int = 0
 
     def value(self, metric: str) -> float | None:
-        """The value of a metric over the samples in per cent; None where samples failed, lack it, or none counts in it.
+        """Return the value of a metric over the samples in per cent; None if samples failed, lack it, or have no weight
+        in it.
 
-        A failed sample has no answer, so neither 0 nor leaving it out would be a score of the model.
+        A failed sample has no answer, so neither counting it as 0 nor leaving it out would give the model's score.
         """
         ratio = intervals.ratio(self.metrics[metric]) if metric in self.metrics and not self.failures else None
         return None if ratio is None else 100 * ratio
 
     @property
     def failure(self) -> str:
-        """The number of failed samples with the reason of one; empty where none failed."""
+        """The number of failed samples, with the reason of one; empty if none failed."""
         if not self.failures:
             return ""
         reason = min(self.failures.values(), key=lambda text: NO_REQUEST in text)
@@ -57,7 +58,7 @@ class Samples:
 
     @property
     def main(self) -> str:
-        """The main metric of the task: the first; empty where no sample was scored."""
+        """The main metric of the task: the first; empty if no sample was scored."""
         return next(iter(self.metrics), "")
 
 
@@ -66,9 +67,9 @@ class Model:
     """The scored samples of one model, by task.
 
     Attributes:
-        model: folder or hub id; None where only the name of a served model is known.
-        record: the `ramerge.json` of a merge made by ramerge.
-        settings: of each task: its parameters and its generation.
+        model: folder or hub id; None if only the name of a served model is known.
+        record: the `ramerge.json` of a merge by ramerge.
+        settings: each task's parameters and generation settings.
     """
 
     name: str

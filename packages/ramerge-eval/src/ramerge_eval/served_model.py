@@ -1,4 +1,4 @@
-"""The model under test as tasks ask it: raw prompts where it has no chat template, sampling, failures with a cause."""
+"""The model that tasks query: raw prompts if it has no chat template, sampling, failures with a cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ramerge.sdk.text import shown
 from ramerge_eval.samples import NO_REQUEST
 
 MOST_ALIKE = 5
-"""Requests in a row that fail for one reason: no further ones are sent."""
+"""Consecutive requests that fail for the same reason before no further requests are sent."""
 
 _VARIABLE = re.compile(r"[0-9a-f]{8,}|\d+")
 _MOST_CHARACTERS = 1000
@@ -33,12 +33,12 @@ class ServedModel(Model):
 
     Args:
         api: Inspect's provider.
-        model_args: as Inspect notes them in its logs.
-        name: of the model, for messages.
-        server: the server that was started for it; None for an endpoint of the user's.
-        is_raw: whether prompts are sent as they are, because the model has no chat template.
-        defaults: generation of the model by its own files, for a server that samples only if it is told to; None for
-            others.
+        model_args: arguments for Inspect's logs.
+        name: the name of the model, for messages.
+        server: the server that ramerge started for it; None for the user's own endpoint.
+        is_raw: whether to send prompts without a template, because the model has no chat template.
+        defaults: the generation settings in the model's own files, for a server that samples only on request; None for
+            other servers.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ServedModel(Model):
         cache: bool | CachePolicy | NotGiven = NOT_GIVEN,
         on_stream: StreamHandler | None = None,
     ) -> ModelOutput:
-        """Ask the model, unless its last requests all failed alike.
+        """Query the model, unless its last requests all failed for the same reason.
 
         Raises:
             EndpointError: no answer, after all retries; with the cause from the server's log.
@@ -97,20 +97,20 @@ class ServedModel(Model):
         return output
 
     def should_retry(self, ex: BaseException) -> bool:
-        """Whether a failed request is sent again: not where our own server has ended, or its program failed."""
+        """Whether to send a failed request again: not if ramerge's own server has ended, or its program failed."""
         is_server_error = isinstance(ex, APIStatusError) and ex.status_code == _SERVER_ERROR
         if self._server is not None and (is_server_error or self._server.process.poll() is not None):
             return False
         return super().should_retry(ex)
 
     def _count(self, failure: str) -> None:
-        """Count failures in a row that are alike; an answer ends the row."""
+        """Count consecutive failures for the same reason; an answer resets the count."""
         is_alike = failure and _VARIABLE.sub("", failure) == _VARIABLE.sub("", self._failure)
         self._alike = self._alike + 1 if is_alike else int(bool(failure))
         self._failure = failure
 
     def _body(self, config: GenerateConfig) -> dict[str, object] | None:
-        """Further fields of a request. `transformers serve` ignores a temperature unless it is told to sample."""
+        """Further fields of a request. `transformers serve` ignores a temperature unless sampling is requested."""
         whole = active_generate_config().merge(config)
         if self._defaults is None or not whole.temperature:
             return whole.extra_body
@@ -121,12 +121,12 @@ class ServedModel(Model):
 
 
 def is_text(messages: Sequence[ChatMessage]) -> bool:
-    """Whether a prompt is one message of the user, which a model without a chat template can be asked."""
+    """Whether a prompt is one user message, as a model without a chat template requires."""
     return [each.role for each in messages] == ["user"]
 
 
 def no_template(name: str, roles: Sequence[str]) -> str:
-    """The sentence that refuses a chat for a model without a chat template."""
+    """Return the sentence that refuses a chat for a model without a chat template."""
     return (
         f"{name}: has no chat template, so it gets prompts as they are, and one is a chat ({', '.join(roles)}): add a "
         "chat_template.jinja to its folder, or choose a task whose prompts are texts"

@@ -1,6 +1,7 @@
-"""A scorer that is tasks of `ramerge eval`, asked on a server that is kept running from point to point.
+"""A scorer that runs tasks of `ramerge eval`, on a server that keeps running from point to point.
 
-A digest of a sample's id says whether it is for validation or for the test, so both have the same samples in every run.
+A digest of its id decides whether a sample is for validation or for the test, so both have the same samples in every
+run.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _FEWEST = 32  # samples of a task in the first rung; each rung has twice as many
 
 @dataclass(frozen=True)
 class TaskScore(CustomScore):
-    """A score that is tasks of Inspect, for `ramerge.search`.
+    """A score by tasks of Inspect, for `ramerge.search`.
 
     Attributes:
-        request: the tasks.
-        server: what serves each merged model.
-        concurrency: requests at once.
+        request: the tasks and their settings.
+        server: the settings of the server for each merged model.
+        concurrency: the number of concurrent requests.
 
     Example:
         >>> request = ramerge_eval.EvaluationRequest(["ramerge/tool", "inspect_evals/gsm8k"], limit=100)
@@ -64,12 +65,12 @@ def task_score(
     server: ModelServer,
     concurrency: int,
 ) -> TaskScore:
-    """The score of `--score` with tasks, for `ramerge search` and `ramerge soup`."""
+    """Make the score of `--score` with tasks, for `ramerge search` and `ramerge soup`."""
     return TaskScore(EvaluationRequest(tasks, settings, data, limit=limit), server, concurrency)
 
 
 class TaskScorer(Scorer):
-    """Scorer of a model by tasks: the main metric of every subset, on the samples of one purpose, part by part."""
+    """Scorer of a model by tasks: the main metric of every subset, on the samples of one split, part by part."""
 
     splits = True
     in_parts = True
@@ -89,7 +90,9 @@ class TaskScorer(Scorer):
         self._ids: dict[str, list[str]] | None = None
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """The scores of a model by parts: each has further samples of every task, twice as many as the one before."""
+        """Yield the scores of a model in parts: each has further samples of every task, twice as many as the part
+        before.
+        """
         target = EvaluationTarget(_NAME, self._server.served_name, str(model))
         try:
             access = ModelAccess(self._server.load(model))
@@ -100,7 +103,7 @@ class TaskScorer(Scorer):
             raise ScoreFailedError(str(error)) from error
 
     def _rungs(self, target: EvaluationTarget, split: Split) -> list[dict[str, list[str]]]:
-        """Ids of samples by task, for each part; every task has its share in each."""
+        """Return the ids of samples by task, for each part; every task has its share in each part."""
         if self._ids is None:
             self._ids = {task: sample_ids(task, target, self._request) for task in self._request.tasks}
         ids = {
@@ -133,7 +136,7 @@ class TaskScorer(Scorer):
         return {"/".join(name): of_items(samples.metrics[samples.main]) for name, samples in sorted(log.tasks.items())}
 
     def about(self) -> Mapping[str, object]:
-        """The tasks, their settings and data, which decide the scores."""
+        """Return the tasks, their settings and data, which determine the scores."""
         files = {name: Path(path) for name, path in self._request.data.items()}
         return {
             "tasks": list(self._request.tasks),
@@ -148,5 +151,5 @@ class TaskScorer(Scorer):
 
 
 def split_of(key: str) -> Split:
-    """The purpose of a sample, validation or test, by a digest of its id."""
+    """Return the split of a sample, validation or test, by a digest of its id."""
     return "validation" if hashlib.sha256(key.encode()).digest()[0] % 2 == 0 else "test"

@@ -1,8 +1,8 @@
 """Time limits of checkers, which tasks call for each answer.
 
 Checkers are other people's code fed with a model's output: pathological regular expressions, giant powers, deep
-nesting. They run in the main thread under an alarm, so one answer cannot stop a run. Some have alarms of their own,
-math_verify one for each step, which clear ours. So there is a second alarm, on the processor's time, which they do
+nesting. They run in the main thread under an alarm, so one answer cannot stop a run. Some checkers set their own alarms
+(math_verify one for each step), which clear this alarm. So there is a second alarm, on processor time, which they do
 not touch.
 """
 
@@ -30,7 +30,7 @@ class CheckerStoppedError(BaseException):
 def call_within_limit(
     function: Callable[..., T], *arguments: object, seconds: float = SECONDS
 ) -> tuple[T | None, str | None]:
-    """Run a checker under a time limit: its result, or None and why there is none. No exception of it comes through."""
+    """Run a checker under a time limit; return its result, or None and the reason. Its exceptions never propagate."""
     try:
         with _alarm(seconds):
             return function(*arguments), None

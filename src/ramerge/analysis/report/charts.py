@@ -19,7 +19,7 @@ _DASHES = [[1, 0], [8, 4], [4, 4], [2, 3], [12, 6], [8, 3, 2, 3], [6, 8], [1, 4]
 
 
 def page_figures(analysis: Values) -> list[Figure]:
-    """All figures of an analysis, in the order of its page."""
+    """Return all figures of an analysis, in the order of its page."""
     figures = [
         density_bars(analysis),
         overlap_bars(analysis),
@@ -34,7 +34,7 @@ def page_figures(analysis: Values) -> list[Figure]:
 
 
 def paper_figures(analysis: Values) -> list[Figure]:
-    """All figures of an analysis for a paper, with a heat map for each agent, because paper has no controls."""
+    """Return all figures of an analysis for a paper, with one heat map per agent, because paper has no controls."""
     names = rows.agents_of(analysis)
     files = [re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-") or "agent" for name in names]
     heat_maps = [heat_map(analysis, t, f"heat-{t + 1}-{file}") for t, file in enumerate(files)]
@@ -98,11 +98,11 @@ def overlap_bars(analysis: Values) -> Figure:
 
 
 MEASURES = ("density", "unique_share", "sign_agreement", "precision_loss", "effective_lambda")
-"""What the heat map can show."""
+"""The measures that the heat map can show."""
 
 
 def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = MEASURES[0]) -> Figure:
-    """The heat map of all agents with controls; with `name`, that of one agent and measure, without controls."""
+    """Draw the heat map of all agents, with controls; with `name`, that of one agent and measure, without controls."""
     names, table = rows.agents_of(analysis), rows.cells(analysis)
     layers, roles = (list(dict.fromkeys(row[key] for row in table)) for key in ("layer", "role"))
     roles.sort(key=ROLES.index)
@@ -361,19 +361,21 @@ def _by_agent(names: Sequence[str]) -> alt.Y:
 
 
 def _colors(field: str, labels: Sequence[str], colors: Sequence[str], symbol: str = "square") -> alt.Color:
-    """A color for each label."""
+    """Give each label a color."""
     scale = alt.Scale(domain=list(labels), range=[colors[t % len(colors)] for t in range(len(labels))])
     return alt.Color(f"{field}:N", scale=scale, legend=_legend(labels, symbol))
 
 
 def _legend(labels: Sequence[str], symbol: str) -> alt.Legend:
-    """A legend with as many columns as a phone has room for."""
+    """Return a legend with as many columns as fit on a phone."""
     columns = 240 // (28 + min(7 * max(map(len, labels)), 96))
     return alt.Legend(columns=min(columns, len(labels)), symbolType=symbol)
 
 
 def _dashes(names: Sequence[str]) -> alt.StrokeDash:
-    """A pattern of dashes for each agent. The first is drawn first, whole: it shows in the gaps of the others."""
+    """Give each agent a dash pattern. The first agent's line is solid and drawn first: it shows in the gaps of the
+    others.
+    """
     scale = alt.Scale(domain=list(names), range=[_DASHES[t % len(_DASHES)] for t in range(len(names))])
     return alt.StrokeDash("agent:N", scale=scale, legend=_legend(names, "stroke"))
 
@@ -383,7 +385,7 @@ def _percents() -> alt.Axis:
 
 
 def _oranges(count: int) -> list[str]:
-    """Colors of a heat map from pale to strong, all of them light enough for black text."""
+    """Return colors for a heat map from pale to strong, all light enough for black text."""
     pale, strong = (0xFD, 0xE3, 0xC1), (0xDE, 0x7A, 0x12)
     steps = [t / max(count - 1, 1) for t in range(count)] if count > 1 else [0.5] * count
     return ["#" + "".join(f"{round(a + (b - a) * t):02X}" for a, b in zip(pale, strong, strict=True)) for t in steps]

@@ -1,4 +1,4 @@
-"""The page of an analysis as HTML: its template and values; its findings, as a part of the tab Look."""
+"""The HTML page of an analysis: its template and values; its findings, as a part of the tab Look."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
 
 
 def findings(analysis: Values, advice: Sequence[str] = ()) -> str:
-    """Findings, agents, advice, dtypes and pairs of an analysis as HTML, for the tab Look."""
+    """Return the findings, agents, advice, dtypes and pairs of an analysis as HTML, for the tab Look."""
     parts = [environment(_HERE, _FILTERS).get_template(name) for name in ("findings.html", "pairs.html")]
     return "".join(part.render(_results(analysis, advice), unfolded=True) for part in parts)
 
 
 def _results(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
-    """The values of the templates that the page and `findings` share."""
+    """Return the template values that `page` and `findings` share."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
     return {

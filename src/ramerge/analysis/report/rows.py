@@ -1,4 +1,4 @@
-"""Rows of numbers for charts and tables of the page, from `Analysis.to_dict()`; and the labels of thresholds."""
+"""Rows of numbers for the page's charts and tables, from `Analysis.to_dict()`; labels of thresholds."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MOVED_LABEL, CHANGED_LABEL = "moved", "changed"
 
 
 def merges(analysis: Values) -> dict[str, str]:
-    """Keys of `fates`, and their titles: RAM, averaging, and the recipe's own method where that is another one."""
+    """Map keys of `fates` to titles: RAM, averaging, and the recipe's own method if it is a different one."""
     own = {} if analysis["method"] == "ram" else {"merge": analysis["method"]}
     return {"ram": "RAM", "average": "averaging", **own}
 
 
 def agents_of(analysis: Values) -> list[str]:
-    """Names of the agents of an analysis, in the recipe's order."""
+    """Return the names of the agents of an analysis, in the recipe's order."""
     return [agent["name"] for agent in analysis["model"]["agents"]]
 
 
 def density(analysis: Values) -> list[Row]:
-    """Rows of the chart of densities: the share of all elements that each agent moved, and changed."""
+    """Return rows for the chart of densities: the share of all elements that each agent moved, and changed."""
     return [
         {"agent": agent["name"], "measure": measure, "share": agent[share], "elements": agent[count]}
         for agent in analysis["model"]["agents"]
@@ -36,12 +36,12 @@ def density(analysis: Values) -> list[Row]:
 
 
 def shared_label(others: int) -> str:
-    """Label in the chart of overlaps: how many other agents moved the same element."""
+    """Return the label in the chart of overlaps for elements that so many other agents moved, too."""
     return ("unique", "1 other")[others] if others < 2 else f"{others} others"
 
 
 def overlap(analysis: Values) -> list[Row]:
-    """Rows of the chart of overlaps: each agent's active elements, by how many others moved them too."""
+    """Return rows for the chart of overlaps: each agent's active elements, by how many others moved them too."""
     return [
         {
             "agent": agent["name"],
@@ -56,7 +56,7 @@ def overlap(analysis: Values) -> list[Row]:
 
 
 def cells(analysis: Values) -> list[Row]:
-    """Rows of the heat map: figures by layer and role; counts and `by_agent` hold a number for each agent."""
+    """Rows for the heat map: figures by layer and role; `by_agent` and the counts hold a number for each agent."""
     whole = ("layer", "role", "tensors", "elements", "active", "unique")
     return [
         {
@@ -68,7 +68,9 @@ def cells(analysis: Values) -> list[Row]:
 
 
 def ulps(analysis: Values) -> list[Row]:
-    """Rows for the chart of update sizes: |tau| in units of the base's last place, an empty bin at either end."""
+    """Return rows for the chart of update sizes: |tau| in units of the base's last place, with an empty bin at either
+    end.
+    """
     bins, agents = analysis["bins"]["ulps"], analysis["model"]["agents"]
     nonempty = [index for index in range(1, len(bins)) if any(agent["ulps"][index] for agent in agents)] or [
         len(bins) // 2
@@ -89,7 +91,7 @@ def ulps(analysis: Values) -> list[Row]:
 
 
 def pairs(analysis: Values) -> list[Row]:
-    """Rows of the table of pairs: each two agents, with their overlap as a multiple of chance."""
+    """Return rows for the table of pairs: each pair of agents, with its overlap as a multiple of chance."""
     return [
         {
             "first": pair["agents"][0],
@@ -102,12 +104,12 @@ def pairs(analysis: Values) -> list[Row]:
 
 
 def matrix(analysis: Values) -> list[Row]:
-    """Rows of the matrix of agents: `pairs` in both orders."""
+    """Return rows for the matrix of agents: `pairs` in both orders."""
     return [row | swap for row in pairs(analysis) for swap in ({}, {"first": row["second"], "second": row["first"]})]
 
 
 def thresholds(analysis: Values) -> list[Row]:
-    """Rows of the charts by threshold: rho, and lambda under each rule."""
+    """Return rows for the charts by threshold: rho, and lambda under each rule."""
     return [
         {
             "agent": agent["name"],
@@ -120,7 +122,7 @@ def thresholds(analysis: Values) -> list[Row]:
 
 
 def rescalings(analysis: Values) -> list[Row]:
-    """Rows of the chart of lambda by threshold and rule."""
+    """Return rows for the chart of lambda by threshold and rule."""
     return [
         {"agent": row["agent"], "epsilon": row["epsilon"], "rule": rule, "lambda": value}
         for row in thresholds(analysis)
@@ -129,13 +131,13 @@ def rescalings(analysis: Values) -> list[Row]:
 
 
 def threshold_label(analysis: Values) -> str:
-    """The threshold of the analysis as text."""
+    """Return the threshold of the analysis as text."""
     relative = analysis.get("relative_epsilon")
     return epsilon_label(analysis["epsilon"]) if relative is None else f"{relative:g} × root mean square"
 
 
 def epsilon_label(epsilon: float) -> str:
-    """A threshold as text: 0, or the shortest form with an exponent."""
+    """Return a threshold as text: 0, or its shortest form with an exponent."""
     return (
         f"{epsilon:.0e}".replace("e-0", "e-")
         if 0 < epsilon < 0.01 and float(f"{epsilon:.0e}") == epsilon
@@ -144,7 +146,7 @@ def epsilon_label(epsilon: float) -> str:
 
 
 def fates(analysis: Values) -> list[Row]:
-    """Rows of the chart of fates: each agent's active elements, by their fate in a merge."""
+    """Return rows for the chart of fates: each agent's active elements, by their fate in a merge."""
     return [
         {
             "agent": agent["name"],
@@ -162,7 +164,9 @@ def fates(analysis: Values) -> list[Row]:
 
 
 def precision(analysis: Values) -> list[Row]:
-    """Rows of the table of dtypes: every model's, and the effect of rounding to the output's on an agent's updates."""
+    """Return rows for the table of dtypes: each model's dtype, and what rounding to the output's does to an agent's
+    updates.
+    """
     rounding = analysis.get("rounding", {})
     unknown = dict.fromkeys(
         ("erased", "erased_share", "grown_share", "nominal_lambda", "effective_lambda", "effective_error")
@@ -174,7 +178,7 @@ def precision(analysis: Values) -> list[Row]:
 
 
 def tensors(analysis: Values) -> Row:
-    """The table of tensors for the page: columns as arrays, shares as their integer counts, to stay small."""
+    """Return the page's table of tensors: columns as arrays, and counts in place of shares, to stay small."""
     # layer 2 before layer 10
     table = sorted(
         analysis["tensors"],

@@ -1,8 +1,8 @@
-"""The page of an analysis as text, and its figures as files for a paper, for the commands.
+"""Writes the page of an analysis as text, and its figures as files for a paper; called by the commands.
 
-`rows` turns the analysis into rows of numbers, `charts` draws each figure of them (Altair), `page` puts page and
-libraries into one file (Jinja2, Vega, DataTables). Names of agents and tensors come from strangers: they reach the page
-as JSON data or through Jinja2's escaping, never as markup or code.
+`rows` turns the analysis into rows of numbers, `charts` draws figures from them (Altair), and `page` puts page and
+libraries into one file (Jinja2, Vega, DataTables). Names of agents and tensors are untrusted: they reach the page as
+JSON data or through Jinja2's escaping, never as markup or code.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def render(
     listen: Listener = silence,
     advice: Sequence[str] = (),
 ) -> str:
-    """The page of an analysis, as the text of one HTML file.
+    """Return the page of an analysis as one HTML file.
 
     Args:
-        record: the values of `ramerge.json`, if there was a merge.
+        record: the values of `ramerge.json` of a finished merge.
         recipe: the recipe's YAML text; by default the analysis's own copy.
     """
     require_extra()
@@ -38,7 +38,7 @@ def render(
 
 
 def figure_files(analysis: Mapping[str, object], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
-    """Files of the figures of an analysis, for `--figures`: each as PNG and SVG, one column of a paper wide."""
+    """Return the figure files of an analysis for `--figures`: PNG and SVG, one column of a paper wide."""
     require_extra()
     from ramerge.analysis.report.charts import paper_figures
 

@@ -1,4 +1,4 @@
-"""From the arguments of a command line to a recipe's document and the output folder."""
+"""Turns command-line arguments into a recipe's document and the output folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTING = "KEY=VALUE, such as --set parameters.r=0.05"
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
-    """The document that rewrites one model, with the flags of `convert`."""
+    """Return the document that rewrites one model, from the arguments of `convert`."""
     document = document_of(from_here(model), "MODEL")
     keys = [key for key, _ in pairs("--set", options["settings"], _SETTING)]
     check_conversion(keys, "--set ", has_base=options.get("base") is not None)
@@ -32,10 +32,10 @@ def read_model(model: str, options: Mapping[str, Any]) -> Document:
 
 
 def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
-    """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
+    """Read the document from `[RECIPE]` and flags, for commands that write no checkpoint.
 
     Raises:
-        RecipeError: the words make no sense together, or the recipe cannot be read.
+        RecipeError: the arguments contradict each other, or the recipe cannot be read.
     """
     if len(paths) > 1:
         raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}{_as_flags(paths)}")
@@ -58,7 +58,7 @@ def _names_models(options: Mapping[str, Any]) -> bool:
 
 
 def _document(path: str, options: Mapping[str, Any]) -> Document:
-    """A recipe's document. A single model is taken for a recipe with only that agent."""
+    """Read a recipe's document. The folder of a single model becomes a recipe with only that agent."""
     if not _is_model(path):
         if not Path(path).exists() and not path.endswith(_YAML):
             raise RecipeError(f"{path}: no such recipe, and no such folder of a model{near_file(Path(path))}")
@@ -70,15 +70,16 @@ def _document(path: str, options: Mapping[str, Any]) -> Document:
 def read_inputs(
     paths: Sequence[str], options: Mapping[str, Any], *, or_model: bool = False
 ) -> tuple[Document, str | None]:
-    """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given, as it is written.
+    """Read the document from `[RECIPE] [OUT]` and flags; return it, and the output folder as given, if any.
 
     Args:
-        paths: the positional words. With `--base` or `--agent`, a single one is the output folder unless it is a file.
+        paths: the positional arguments. With `--base` or `--agent`, a single one is the output folder unless it is a
+            file.
         options: values of the flags by name; absent ones are None or empty.
         or_model: whether the folder of a single model may be given in place of a recipe.
 
     Raises:
-        RecipeError: the words make no sense together, or the recipe cannot be read.
+        RecipeError: the arguments contradict each other, or the recipe cannot be read.
     """
     pairs("--set", options["settings"], _SETTING)  # these first, because the rest of one may look like a path
     pairs("--agent", options["agents"], _AGENT)
@@ -114,14 +115,14 @@ def read_inputs(
 
 
 def _as_flags(paths: Sequence[str]) -> str:
-    """Flags for models, where their folders were given as words."""
+    """Return advice with flags for models whose folders were given as positional arguments."""
     base, *agents = [path for path in paths if _is_model(path)] or [""]
     words = " ".join(f"--agent {Path(path).name}={path}" for path in agents)
     return f"; models are named by options: --base {base} {words}" if agents else ""
 
 
 def _is_model(path: str) -> bool:
-    """Whether a word is a model's folder, local or remote, or a model with adapters (`storage.resolve`)."""
+    """Whether an argument is a model's folder, local or remote, or a model with adapters (`storage.resolve`)."""
     return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
 
@@ -130,7 +131,7 @@ def _is_recipe(path: str) -> bool:
 
 
 def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
-    """A document with the values of flags. A preset, and another method, replace the document's parameters."""
+    """Return the document with the values of flags. A preset, or another method, replaces the document's parameters."""
     if options.get("method") is not None:
         document = change_method(document, options["method"], "--method")
     if options.get("preset") is not None:
@@ -174,9 +175,9 @@ def _set_stated(document: Document, options: Mapping[str, Any], *keys: str) -> N
 
 
 def from_here(model: str) -> str:
-    """Make a model's path that was given as a flag absolute: it starts here, wherever the recipe's file is.
+    """Make a model's path from a flag absolute, so that it does not depend on the recipe's folder.
 
-    A name that is no path here, such as a hub id, stays as it is.
+    Other names, such as hub ids, stay as they are.
     """
     try:
         path = Path(model).expanduser()

@@ -1,4 +1,4 @@
-"""A recipe written as a file of its own, and as words of a command line."""
+"""Writes a recipe as a file, and as command-line arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ramerge.core.recipe.model import Recipe
 from ramerge.core.recipe.paths import parts_of, portable, reads_of
 
 _KEYS = ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow")
-"""Keys that go with any method."""
+"""Keys that work with any method."""
 
 
 def write_recipe(recipe: Recipe, path: Path) -> list[str]:
@@ -30,7 +30,7 @@ def write_recipe(recipe: Recipe, path: Path) -> list[str]:
 
     Raises:
         RecipeError: the file exists.
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     prints = path == STANDARD_OUTPUT
     if not prints and os.path.lexists(path):
@@ -41,14 +41,14 @@ def write_recipe(recipe: Recipe, path: Path) -> list[str]:
 
 
 def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:
-    """A recipe as flags of a command line.
+    """Return a recipe as command-line arguments.
 
     Args:
-        recipe: in ramerge's own form.
-        method: whether its method is named, with everything that may fit no other one: parameters, also those of rules,
+        recipe: a document in ramerge's own form.
+        method: whether to include the method, and what may not fit other methods: parameters, also those of rules,
             preset and side inputs.
-        prompts: whether its prompts are named, for a command that takes them.
-        start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
+        prompts: whether to include the prompts, for a command that takes them.
+        start: give paths inside this folder relative to it; by default, paths start as in the recipe.
     """
     values: dict[str, Any] = recipe.as_dict()
     words: list[str] = []
@@ -85,7 +85,7 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
 
 
 def _of_any_method(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rules without their parameters. Such a rule still keeps its tensors from the rules after it, if there are any."""
+    """Remove the parameters of rules. Such a rule stays only if it keeps its tensors from later rules."""
     left = [{**rule, "parameters": {}} if rule.get("parameters") else rule for rule in rules]
     while left and left[-1].get("parameters") == {} and "dtype" not in left[-1]:
         left.pop()
@@ -93,7 +93,7 @@ def _of_any_method(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _model(agent: Any, folder: Path, start: Path | None) -> object:
-    """An agent as one text, with a plus between deltas; as a mapping if it is a soup, or a delta over another agent."""
+    """An agent as one text, with a plus between deltas; as a mapping for a soup, or a delta over another agent."""
     if isinstance(agent, Mapping) and agent.get("soup"):
         members = {name: _model(one, folder, start) for name, one in agent["soup"]["agents"].items()}
         return {"soup": {**agent["soup"], "agents": members}}
@@ -106,7 +106,7 @@ def _model(agent: Any, folder: Path, start: Path | None) -> object:
 
 
 def _from_here(model: str, folder: Path, start: Path | None) -> str:
-    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
+    """Return a model's name so that it is valid in the working folder: paths in a recipe start at its folder."""
     return "+".join(_short_path(part.path, start) if part.path else part.written for part in parts_of(model, folder))
 
 
@@ -118,14 +118,14 @@ def _short_path(path: Path, start: Path | None) -> str:
 
 
 def _as_yaml(value: object) -> str:
-    """The text of which `--set` makes the value."""
+    """Return the text that `--set` parses as the value."""
     if isinstance(value, str) and stays_text(value):
         return value
     return dumped(value, indent=None).strip()
 
 
 def limit_words(options: Options) -> list[str]:
-    """Flags for the limits of a run, such as `--threads`."""
+    """Return flags for the limits of a run, such as `--threads`."""
     words = ["--threads", str(options.threads)] if options.threads is not None else []
     words += ["--max-memory", str(options.max_memory)] if options.max_memory is not None else []
     return words + (["--device", options.device] if options.device != "auto" else [])

@@ -27,9 +27,9 @@ class TrainerLayout:
     """The layout in which a trainer publishes the deltas of a run.
 
     Attributes:
-        pattern: names of the folders of versions; its first group is the number.
-        inside: the delta's path in such a folder, empty for the folder itself; None without a delta.
-        version_of: the version of a model by its metadata files; None if unknown.
+        pattern: matches names of version folders; its first group is the number.
+        inside: returns the delta's path in such a folder, empty for the folder itself; None without a delta.
+        version_of: returns the version of a model from its metadata files; None if unknown.
     """
 
     name: str
@@ -40,7 +40,7 @@ class TrainerLayout:
     version_of: Callable[[Location], int | None]
 
     def versions(self, parent: Path) -> dict[int, Path]:
-        """The folders of versions of a run in a folder, by number."""
+        """Return the version folders of a run in a folder, by number."""
         folders: dict[int, Path] = {}
         paths: list[Path] = []
         with suppress(OSError):  # what cannot be looked at is not there
@@ -60,7 +60,9 @@ class TrainerLayout:
         return int(match[1]) if match else None
 
     def find(self, folder: Location) -> Location | None:
-        """The folder with a trainer's delta: this one, or the newest version in it, unless it also holds a model."""
+        """Return the folder with a trainer's delta: this folder, or the newest version in it, unless it also holds a
+        model.
+        """
         if (name := self.inside(folder)) is not None:
             return folder / name
         if (parent := here(folder)) is None or safetensors.find(parent):
@@ -75,7 +77,7 @@ class TrainerLayout:
 
 
 def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Opening) -> list[Link]:
-    """Find the deltas of a run that lead from a model to a version, in their order."""
+    """Find the deltas of a run that lead from a model to a version, in order."""
     home = (_numbered_folder(layout, folder) or folder.absolute()).parent  # with all versions of a run
     siblings = layout.versions(home)
     first = layout.version_of(base.directory)
@@ -115,13 +117,13 @@ def _read(layout: TrainerLayout, folder: Path, opening: Opening) -> Link:
 
 
 def _numbered_folder(layout: TrainerLayout, folder: Path) -> Path | None:
-    """The folder named after the version: this one, or its parent."""
+    """Return the folder named after the version: this folder, or its parent."""
     absolute = folder.absolute()
     return next((place for place in (absolute, absolute.parent) if layout.number(place) is not None), None)
 
 
 def count_of(fingerprint: Mapping[str, object], key: str, place: Location, what: str = "") -> int:
-    """A count that a trainer's file states, as a number or as digits, checked."""
+    """Return a count in a trainer's file, a number or digits, after checking it."""
     value = fingerprint.get(key)
     if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
         value = int(value)

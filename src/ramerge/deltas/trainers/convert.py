@@ -1,4 +1,4 @@
-"""A chain of trainers' deltas as one delta in ramerge's layout, in one pass over the base; called by `unpack`.
+"""Converts a chain of trainers' deltas to one delta in ramerge's layout, in one pass over the base; called by `unpack`.
 
 The chain is applied to the base block by block, and each block is encoded.
 """
@@ -26,7 +26,7 @@ from ramerge.sdk.options import processors
 from ramerge.sdk.tensors import Files, Reader, Tensor
 
 Blocks = Iterator[tuple[Bytes, Bytes]]
-"""Each block before and after. Both are overwritten by the next one."""
+"""Each block before and after the change. Both arrays are overwritten by the next block."""
 
 
 def convert(
@@ -36,7 +36,7 @@ def convert(
     *,
     compression: Compression = "none",
 ) -> Index:
-    """Write a chain from a model as one delta. The agent's files are the model's."""
+    """Write a chain over a model as one delta. The agent's other files are the model's."""
     with DeltaWriter(staging, base.tensors) as writer:
         pairs = (
             (one, old.tobytes(), new.tobytes())
@@ -61,7 +61,7 @@ def _encode_block(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> Encode
 
 
 def apply_links(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
-    """Apply a chain: the tensors of a model by their sorted names, each with its blocks, which must all be taken."""
+    """Apply a chain: yield the tensors of a model by sorted name, each with its blocks, which must all be consumed."""
     for link in links:
         link.check(base)
     identities = dict(base.files)

@@ -1,4 +1,4 @@
-"""Checksums that trainers store of a tensor's or a whole model's new bytes."""
+"""Checksums that trainers store for a tensor's or a whole model's new bytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ramerge.core.foundation.extras import install
 
 
 class Digest(Protocol):
-    """A checksum in progress: bytes go in, in any pieces; hexadecimal digits come out."""
+    """A checksum in progress: takes bytes in pieces of any size; returns hexadecimal digits."""
 
     def update(self, data: bytes | memoryview, /) -> None:
         """Add bytes to the checksum."""
 
     def hexdigest(self) -> str:
-        """The checksum of all bytes so far."""
+        """Return the checksum of all bytes so far."""
 
 
 class _Adler32:
@@ -51,7 +51,7 @@ _ALGORITHMS: dict[str, tuple[Callable[[], Digest], int]] = {
 
 
 def problem(algorithm: object, algorithms: tuple[str, ...]) -> str | None:
-    """Why checksums of this name cannot be verified; None if they can."""
+    """Return why checksums with this name cannot be verified; None if they can."""
     if not isinstance(algorithm, str) or algorithm not in algorithms:
         return f"names the checksum {algorithm!r}, which is not one of {', '.join(algorithms)}"
     if algorithm == "blake3" and find_spec("blake3") is None:
@@ -60,7 +60,7 @@ def problem(algorithm: object, algorithms: tuple[str, ...]) -> str | None:
 
 
 def is_written(algorithm: str, text: object) -> bool:
-    """Whether a text can be a checksum of this algorithm."""
+    """Whether a text can be a checksum by this algorithm."""
     return isinstance(text, str) and re.fullmatch(f"[0-9a-f]{{{_ALGORITHMS[algorithm][1]}}}", text) is not None
 
 

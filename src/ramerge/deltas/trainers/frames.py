@@ -1,7 +1,7 @@
 """Zstd frames in trainers' files, decompressed in bounded pieces.
 
-A frame is read as far as its reader asks, and no further, so one that claims or holds more than it may is an error and
-takes neither memory nor time.
+A frame is decompressed only as far as requested, so a frame that claims or holds too much is an error that takes
+neither memory nor time.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Frame:
     title: str = ""
 
     def wrong(self, text: str) -> CheckpointError:
-        """An error about this frame."""
+        """Return an error about this frame."""
         return CheckpointError(f"{self.path}: {self.title}{': ' if self.title else ''}{text}")
 
     def declared_size(self, files: Files) -> int | None:
-        """Content size in bytes by the frame's header; None if it is not stated."""
+        """Return the content size in bytes from the frame's header; None if not stated."""
         head = np.empty(min(_LONGEST_HEADER, self.nbytes), np.uint8)
         files.fill(self.path, self.offset, head)
         try:
@@ -54,7 +54,7 @@ class Frame:
 
 
 class _FrameSource:
-    """The bytes of a frame in its file, as zstandard asks for them."""
+    """The bytes of a frame in its file, in the form that zstandard reads."""
 
     def __init__(self, frame: Frame, files: Files) -> None:
         self._files, self._path = files, frame.path
@@ -91,11 +91,11 @@ class FrameStream:
             raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
 
     def take(self, count: int, dtype: str) -> NDArray[np.int64]:
-        """The next numbers of the frame's content, as int64; `dtype` is that in which they are stored."""
+        """Read the next numbers of the frame's content as int64; `dtype` is their stored dtype."""
         return self.take_bytes(count * np.dtype(dtype).itemsize).view(dtype).astype(np.int64)
 
     def take_bytes(self, nbytes: int) -> Bytes:
-        """The next bytes of the frame's content."""
+        """Read the next bytes of the frame's content."""
         out = np.empty(nbytes, np.uint8)
         self.fill(out)
         return out

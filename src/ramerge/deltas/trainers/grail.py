@@ -2,9 +2,9 @@
 
 Written by `grail/trainer/checkpoint_publisher.py` (`upload_delta`) and `grail/infrastructure/sparse_codec.py`, applied
 by `grail/infrastructure/delta_checkpoint.py` and `checkpoint_consumer.py` of one-covenant/grail at 54d6342. One zstd
-frame holds a header and, for each tensor that changed, in the order of their names, positions and new values. Versions
-are windows; a chain begins with a whole model, the anchor. The checksum is one of all tensors of the new model, in the
-order of their names: xxh3-128 of their bytes, or before April 2026 sha256 of names, dtypes, shapes and bytes.
+frame holds a header and the positions and new values of each changed tensor, in the order of names. Versions
+are windows; a chain begins with a whole model, the anchor. The checksum covers all tensors of the new model, in the
+order of names: xxh3-128 of their bytes, or before April 2026 sha256 of names, dtypes, shapes and bytes.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class _Sparse:
-    """Changed values of a tensor in the data; offsets count from the beginning of the frame's content.
+    """Changed values of a tensor in the data; offsets count from the start of the frame's content.
 
     Attributes:
-        rows: offset of the gaps of rows; of flat positions in version 2.
-        columns: offset of the gaps of columns; unused in version 2.
-        column_dtype: dtype of these gaps; empty without columns.
+        rows: offset of the row gaps; in version 2, of the gaps of flat positions.
+        columns: offset of the column gaps; unused in version 2.
+        column_dtype: dtype of the column gaps; empty without columns.
     """
 
     dtype: str
@@ -154,7 +154,7 @@ def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatt
 
 
 class _Places:
-    """Flat positions of changed values from stored gaps."""
+    """Computes flat positions of changed values from stored gaps."""
 
     def __init__(self, frame: Frame, sparse: _Sparse, rows: FrameStream, columns: FrameStream) -> None:
         self._frame, self._sparse = frame, sparse
@@ -221,7 +221,7 @@ def read(folder: Path, opening: Opening) -> Link:
 
 
 def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
-    """The header at the beginning of grail's frame: its tensors, and where the data end."""
+    """Read the header at the start of grail's frame; return its tensors, and where the data end."""
     with Files(files) as files_of_frame:
         size = frame.declared_size(files_of_frame)
         stream = frame.stream(files_of_frame)
@@ -252,7 +252,7 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
 
 
 def _record(record: object, version: int, start: int, end: int) -> tuple[str, _Sparse, int]:
-    """A tensor's name in grail's header, its data, and where they end."""
+    """Return a tensor's name in grail's header, its data, and where they end."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):
         raise ValueError("has a tensor without a name")
     name, shape = record["name"], record.get("shape")
@@ -291,7 +291,7 @@ def _is_count(value: object) -> bool:
 
 
 def version_of(folder: Location) -> int | None:
-    """The grail window of a model, by its own metadata or its delta's."""
+    """Return the grail window of a model, from its own metadata or its delta's."""
     for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
         if path.is_file():
             metadata = read_json(path)

@@ -1,7 +1,7 @@
 """A link of a chain: the interface of trainers' deltas for `convert`, which passes the blocks of a model in order.
 
-A chain is applied block by block: each link changes the block that the link before it has left, and checks what it has
-made against the trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.
+A chain is applied block by block: each link changes the previous link's result, and verifies its own result with the
+trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Link(ABC):
     """A trainer's delta after reading its small files.
 
     Attributes:
-        before: the version that it builds on; less than `version`.
+        before: the version that it builds on, less than `version`.
     """
 
     folder: Path
@@ -40,17 +40,17 @@ class Link(ABC):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the link is a whole model, which builds on none."""
+        """Whether the link is a whole model, which builds on no other version."""
         return False
 
     @property
     def root(self) -> int:
-        """The version of the whole model that the chain begins with."""
+        """The version of the whole model at the start of the chain."""
         return 0
 
     @abstractmethod
     def check(self, base: Checkpoint) -> None:
-        """Compare the link with the model that the chain begins with."""
+        """Check that the link fits the model at the start of the chain."""
 
     @abstractmethod
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
@@ -58,11 +58,11 @@ class Link(ABC):
 
 
 class LinkPass(ABC):
-    """A link on its way through a model: tensors in the order of their sorted names, blocks in theirs."""
+    """A link during a pass over a model: tensors in the order of sorted names, and their blocks in order."""
 
     @abstractmethod
     def begin(self, tensor: Tensor) -> bool:
-        """Begin the next tensor. Returns whether its blocks are needed, to change them or to check them."""
+        """Begin the next tensor. Return whether its blocks are needed, to change them or to check them."""
 
     @abstractmethod
     def change(self, block: Bytes, start: int) -> None:
@@ -86,7 +86,7 @@ class Xor:
 
     @staticmethod
     def of(frame: Frame, files: Files, nbytes: int) -> Xor:
-        """The change by xor that a frame holds."""
+        """Return the change by xor that a frame holds."""
         if (size := frame.declared_size(files)) not in (None, nbytes):
             raise frame.wrong(f"unpacks to {size:,} bytes, but the tensor has {nbytes:,}")
         return Xor(frame.stream(files))
@@ -100,13 +100,13 @@ class Xor:
         np.bitwise_xor(block, part, out=block)
 
     def end(self) -> None:
-        """Refuse anything that the frame holds beyond the tensor."""
+        """Refuse bytes in the frame beyond the tensor."""
         self._stream.end()
 
 
 @dataclass(frozen=True)
 class WholeTensors(Link):
-    """A whole model among deltas, from which the chain continues."""
+    """A whole model among deltas, which replaces all tensors; the chain continues from it."""
 
     tensors: Mapping[str, Tensor]
 
@@ -152,7 +152,7 @@ class _PassOfWhole(LinkPass):
 
 
 def misfits(folder: Path, base: Checkpoint, changes: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
-    """Problems of tensors in a trainer's delta that the base lacks, or has with another dtype or shape."""
+    """Return problems of tensors in a trainer's delta that the base lacks, or has with another dtype or shape."""
     problems = []
     if base.quantized is not None:
         problems.append(

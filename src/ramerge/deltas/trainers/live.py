@@ -22,7 +22,7 @@ _STATE = ".skyrl_weight_sync/state.json"
 
 
 def find(folder: Location) -> Location | None:
-    """The folder itself if it holds safetensors files and the marks of an engine that patches them."""
+    """Return the folder itself if it holds safetensors files and the marks of an engine that patches them."""
     is_skyrl = folder.name == "weights" and (folder.parent / _STATE).is_file()
     return safetensors.find(folder) if is_skyrl or (folder / _SYNC).is_dir() else None
 
@@ -31,7 +31,8 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     """Open a checkpoint that an engine patches, with a warning if it may be incomplete.
 
     Raises:
-        CheckpointError: it is being patched, or was not finished, so its tensors are of different versions.
+        CheckpointError: the checkpoint is being patched, or a patch was interrupted, so its tensors have different
+            versions.
     """
     state = folder.parent / _STATE
     if folder.name == "weights" and state.is_file() and read_json(state).get("write_in_progress") is not False:
@@ -60,7 +61,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 
 
 def _is_locked(path: Location) -> bool:
-    """Whether a process holds the lock. A lock that cannot be tried is taken to be free."""
+    """Whether a process holds the lock. A lock that cannot be tested counts as free."""
     if (lock := here(path)) is None:
         return False
     with suppress(OSError):

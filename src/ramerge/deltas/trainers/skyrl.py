@@ -1,8 +1,8 @@
 """The format of SkyRL's deltas: folders `delta-00000001/` with a manifest.
 
 Written and applied by `skyrl/backends/skyrl_train/weight_sync/delta_checkpoint.py` of NovaSky-AI/SkyRL at a9564572.
-Each record of the manifest is a tensor: a zstd frame of the xor with the tensor before, as bytes in a safetensors file,
-and the checksum of its new bytes. Version 0 is the model that the training began with.
+Each record of the manifest is a tensor: a zstd frame of the xor with the previous tensor, as bytes in a safetensors
+file, and the checksum of its new bytes. Version 0 is the model that training started from.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_FILES = 10_000
 
 
 def _inside(folder: Location) -> str | None:
-    """The folder itself, if it has a manifest, and a name or a file that other manifests do not go with."""
+    """Return the folder itself if it has a manifest, and a name or file that is specific to SkyRL."""
     if not (folder / MANIFEST).is_file():
         return None
     ours = LAYOUT.number(folder) is not None or any(folder.glob("delta-rank*.safetensors"))
@@ -86,7 +86,7 @@ def read(folder: Path, opening: Opening) -> Link:
 def _record(
     folder: Path, record: Mapping[str, object], entries: Mapping[tuple[str, str], HeaderEntry]
 ) -> tuple[str, Payload, tuple[str, tuple[int, ...]]]:
-    """A tensor's name, payload, dtype and shape, from SkyRL's manifest."""
+    """Return a tensor's name, payload, dtype and shape from SkyRL's manifest."""
     name, dtype, shape = (record.get(key) for key in ("name", "dtype", "shape"))
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(f"its name is {quoted(name)}, its dtype {quoted(dtype)}")
@@ -113,7 +113,7 @@ def _record(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of SkyRL of a model: by its folder's name, or by the notes of the engine that patches it."""
+    """The SkyRL version of a model, from its folder's name, or from the state file of the engine that patches it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder.parent / ".skyrl_weight_sync" / "state.json"

@@ -2,10 +2,10 @@
 
 Written by `slime/backends/megatron_utils/update_weight/update_weight_from_disk_delta.py` and applied by
 `docker/patch/latest/sglang-pull_weights.patch` of THUDM/slime at 624b824a; miles (radixark/miles at 31f1ca96) writes
-the same. The index's metadata say that it is a delta, and which; each tensor in the files is a zstd frame of what is to
-be done to the tensor's bytes, and a file's own metadata hold the checksum of each tensor's new bytes. Version 0 is the
-model that the training began with. A version that is a whole model begins a new chain.
-`skyrl` reads its own files to the same `DeltaOfPayloads`.
+the same. The index's metadata identify the delta; each tensor in the files is a zstd frame with the change of the
+tensor's bytes, and a file's own metadata hold the checksum of each tensor's new bytes. Version 0 is the
+model that training started from. A version that is a whole model begins a new chain.
+`skyrl` reads its own files into the same `DeltaOfPayloads`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Payload:
     """The entry of a tensor in a delta of slime or SkyRL: a frame, and the checksum of the new bytes.
 
     Attributes:
-        checksum: of the tensor's new bytes.
+        checksum: the checksum of the tensor's new bytes.
     """
 
     frame: Frame
@@ -54,7 +54,7 @@ class Payload:
     encoding: str = "xor"
 
     def change(self, files: Files, tensor: Tensor) -> Xor | Scatter:
-        """The change of this tensor that the frame holds."""
+        """Return the change of this tensor that the frame holds."""
         if self.encoding == "xor":
             return Xor.of(self.frame, files, tensor.nbytes)
         return overwritten(self.frame, files, tensor.nbytes)
@@ -101,7 +101,7 @@ class DeltaOfPayloads(Link):
     """A delta of slime or SkyRL, which changes some tensors, each by a payload.
 
     Attributes:
-        kinds: dtype and shape of each of these tensors; None where the trainer does not store them.
+        kinds: dtype and shape of each of these tensors; None if the trainer does not store them.
     """
 
     payloads: Mapping[str, Payload]
@@ -185,10 +185,10 @@ def read(folder: Path, opening: Opening) -> Link:
 def _payloads(
     folder: Path, weight_map: Mapping[str, str], headers: Mapping[str, Header], encoding: str, algorithm: str
 ) -> dict[str, Payload]:
-    """The payloads in slime's files, for each tensor that the index lists.
+    """Return the payloads in slime's files, for each tensor in the index.
 
-    slime writes a tensor that several pipeline stages have once for each. The index names one of the copies; applying
-    both would undo a xor.
+    slime writes a tensor that several pipeline stages share once per stage. The index names one of the copies; applying
+    a xor twice would undo it.
     """
     problems: list[str] = []
     payloads: dict[str, Payload] = {}
@@ -225,7 +225,7 @@ def _payloads(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of slime of a model: by its folder's name, or by the notes of the engine that patches it."""
+    """Return the slime version of a model, from its folder's name, or from the notes of the engine that patches it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder / ".weight_sync" / "state.json"

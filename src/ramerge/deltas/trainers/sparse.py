@@ -15,14 +15,14 @@ Entries = Iterator[tuple[NDArray[np.int64], Bytes]]
 """Ascending positions, and the bytes of their values, in pieces."""
 
 PIECE = 1 << 16
-"""Entries that are read at a time."""
+"""Entries to read at a time."""
 
 
 class Scatter:
     """The change of a tensor by new values of some elements.
 
     Args:
-        end: refuses bytes after the last of them.
+        end: refuses bytes after the last new value.
     """
 
     def __init__(self, entries: Entries, width: int, end: Callable[[], None]) -> None:
@@ -48,16 +48,16 @@ class Scatter:
                 return
 
     def end(self) -> None:
-        """Refuse anything that the frame holds beyond the tensor."""
+        """Refuse bytes in the frame beyond the tensor."""
         for _ in self._entries:  # empty pieces, and checks at the end
             pass
         self._end()
 
 
 def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
-    """The change of slime that a frame holds: a number (u4), positions (u4 each), and the new bytes.
+    """Return slime's change that a frame holds: a count (u4), positions (u4 each), and the new bytes.
 
-    Positions and bytes lie far apart, so the frame is decompressed by two readers, of which one is ahead.
+    Positions and bytes are far apart, so two readers decompress the frame, one ahead of the other.
     """
     size = frame.declared_size(files)
     places, values = frame.stream(files), frame.stream(files)

@@ -1,8 +1,8 @@
-"""Trainers' deltas as formats: a chain is unpacked once into the user's cache, as one delta, and opened from there.
+"""Formats of trainers' deltas: unpacks a chain once into the user's cache, as one delta, and opens it from there.
 
 The name in the cache is a digest of the identities of all files of the chain and of the model under it. The first
-process unpacks, under a lock, into a folder next to it, and renames that when it is complete; the next process removes
-leftovers of a killed one.
+process unpacks, under a lock, into a temporary folder, and renames it when it is complete; the next process removes
+leftovers of a killed process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_LINKS = 32
 
 
 def format_of(layout: TrainerLayout) -> Format:
-    """The format of a trainer's layout, for the table of formats."""
+    """Make the format of a trainer's layout, for the table of formats."""
 
     def open_folder(folder: Path, opening: Opening) -> Contents:
         base = opening.require(folder, "a delta", "the model that training started from")
@@ -56,7 +56,7 @@ def format_of(layout: TrainerLayout) -> Format:
 
 
 def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
-    """Unpack a chain into the user's cache as one delta, unless it is there; returns the folder."""
+    """Unpack a chain into the user's cache as one delta, unless it is already there; return the folder."""
     home = store.folder(_KIND)
     if home is None:
         raise CheckpointError(
@@ -76,7 +76,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
 
 
 def _shorten(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
-    """A chain of few links: earlier links are unpacked first, into one of them.
+    """Shorten a chain: unpack earlier links into one delta first.
 
     Each link takes memory for its decoders while the chain is applied.
     """

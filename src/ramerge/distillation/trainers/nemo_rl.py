@@ -1,4 +1,4 @@
-"""NeMo-RL: GRPO with `adv_estimator: opd`. NeMo Gym rolls out, and the name of an agent there finds its teacher.
+"""NeMo-RL: GRPO with `adv_estimator: opd`. NeMo Gym samples replies, and an agent's name there selects its teacher.
 
 Read from NeMo-RL 0.6.0: `nemo_rl/algorithms/opd.py`, `nemo_rl/utils/config.py`, `docs/about/algorithms/mopd.md`; and
 from NeMo Gym: `resources_servers/string_match`, `responses_api_agents/simple_agent`.
@@ -16,7 +16,7 @@ _SERVER = "string_match"
 
 
 def _name(teacher: str) -> str:
-    """The name of a teacher's agent in NeMo Gym, which no server there has."""
+    """Return the name of a teacher's agent in NeMo Gym, which no server there has."""
     return f"ramerge_{teacher}"
 
 
@@ -60,7 +60,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
 
 
 def _environment(lesson: Lesson) -> dict[str, object]:
-    """An agent of NeMo Gym for each teacher, all of them with one server, whose rewards are not used."""
+    """Define an agent of NeMo Gym for each teacher, all with one server, whose rewards are not used."""
     agent = {
         "entrypoint": "app.py",
         "resources_server": {"type": "resources_servers", "name": _SERVER},

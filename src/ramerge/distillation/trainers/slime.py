@@ -1,4 +1,5 @@
-"""slime: `--use-opd` with a server of each teacher. Its reward function asks one server; `teachers.py` chooses which.
+"""slime: `--use-opd` with a server for each teacher. Its reward function queries one server, which `teachers.py`
+chooses.
 
 Read from slime 0.3.1: `docs/en/advanced/on-policy-distillation.md`, `slime/rollout/on_policy_distillation.py`,
 `slime/utils/arguments.py`, `slime/utils/data.py`.

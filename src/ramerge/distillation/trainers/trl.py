@@ -1,4 +1,4 @@
-"""TRL. Its synchronous trainer has one teacher; a subclass in `train.py` gives each completion that of its prompt.
+"""TRL. Its synchronous trainer has one teacher; a subclass in `train.py` uses the teacher of each completion's prompt.
 
 Read from TRL 1.16.0: `trl/trainer/distillation_trainer.py`, `trl/experimental/async_distillation/`.
 """

@@ -1,4 +1,4 @@
-"""verl: `main_ppo` with a teacher of each agent in `distillation.teacher_models`, found by `data_source`.
+"""verl: `main_ppo` with a teacher for each agent in `distillation.teacher_models`, selected by `data_source`.
 
 Read from verl 0.10.0.dev: `verl/workers/config/distillation.py`, `verl/trainer/config/`,
 `verl/utils/dataset/rl_dataset.py` and `examples/on_policy_distillation_trainer/run_qwen3_8b_mopd_fsdp.sh`.
@@ -56,7 +56,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
 
 
 def _student(lesson: Lesson, length: int) -> dict[str, object]:
-    """Dataset, policy and sampling; `length` is that of prompt, reply and one more token."""
+    """Configure dataset, policy and sampling. `length`: tokens of prompt and reply, plus one."""
     batch, most = min(128, len(lesson.tasks)), max(24576, length)
     template = {"apply_chat_template_kwargs": {"chat_template": lesson.template}} if lesson.template is not None else {}
     return {

@@ -1,7 +1,8 @@
 """The command line of bubblewrap: a view of a Python interpreter, shared libraries, numpy, and an empty /tmp.
 
 Nothing else of the machine is mounted: no home, no working directory, no installed packages (some hold a benchmark's
-answers). numpy is, because programs of coding benchmarks import it, ramerge brings it, and it costs two mounts.
+answers). numpy is mounted, because programs of coding benchmarks import it, ramerge requires it, and it costs two
+mounts.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class Bubblewrap:
     """A way to start sandboxes with bubblewrap.
 
     Attributes:
-        executable: of bubblewrap.
-        version: of bubblewrap.
-        as_root: start as root without a user namespace and become a user inside that no one else is. Otherwise the
-            sandbox has a user namespace, in which a limit on processes counts only its own.
-        system_calls: the filter.
+        executable: the path of bubblewrap.
+        version: the version of bubblewrap.
+        as_root: start as root without a user namespace, and switch to a unique user inside. Otherwise, the sandbox has
+            a user namespace, in which a limit on processes counts only its own processes.
+        system_calls: the filter of system calls.
     """
 
     executable: str
@@ -59,15 +60,15 @@ class Bubblewrap:
 
     @property
     def uncounted(self) -> int:
-        """The number of processes of the sandbox itself that count as the program's."""
+        """The number of the sandbox's own processes that count as the program's."""
         return 0 if self.as_root else 1
 
     def user(self) -> int:
-        """A user for one program, or -1. Limits go by user, so programs at the same time are different ones."""
+        """Return a user id for one program, or -1. Limits are per user, so concurrent programs need different users."""
         return _FIRST_USER + secrets.randbelow(_USERS) if self.as_root else -1
 
     def command(self, disk_bytes: int, filter_descriptor: int) -> list[str]:
-        """The command line in front of what is to run inside: a /tmp of some bytes, a descriptor of the filter."""
+        """Return the command line before the program's own. `disk_bytes`: the size of /tmp."""
         new_user = [] if self.as_root else ["--unshare-user", "--uid", "65534", "--gid", "65534"]
         capabilities = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if self.as_root else []
         return [
@@ -83,15 +84,15 @@ class Bubblewrap:
 
 
 def interpreter() -> Path:
-    """The Python that runs now, which sandboxes mount; not a virtual environment's link to it."""
+    """Return the running Python, which sandboxes mount, not a virtual environment's link to it."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
 def ways() -> list[Bubblewrap]:
-    """The ways to start sandboxes that may work here, best first.
+    """Return the ways to start sandboxes that may work on this machine, best first.
 
     Raises:
-        EvaluationError: none can; says why.
+        EvaluationError: no way can work, with the reason.
     """
     if sys.platform != "linux":
         raise EvaluationError(f"programs run in a sandbox only on Linux, and this is {sys.platform}; {INSTEAD}")
@@ -120,7 +121,9 @@ def ways() -> list[Bubblewrap]:
 
 @cache
 def _mounts() -> tuple[str, ...]:
-    """Arguments of bubblewrap that mount system libraries, the interpreter, its libraries, numpy, /proc and devices."""
+    """Return bubblewrap's arguments that mount system libraries, the interpreter, its libraries, numpy, /proc and
+    devices.
+    """
     # Debian and its kin keep shared libraries in a folder named for the architecture, among much else
     architecture = sysconfig.get_config_var("MULTIARCH") or ""
     libraries = [Path(folder, architecture if Path(folder, architecture).is_dir() else "") for folder in _LIBRARIES]

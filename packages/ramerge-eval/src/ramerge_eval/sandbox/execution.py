@@ -1,4 +1,4 @@
-"""One run of a program in the sandbox: started, followed to its end or to a limit, and killed with what it started."""
+"""Runs a program in the sandbox: starts it, follows it to its end or a limit, and kills it with all that it started."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ print(made)
 class Outcome(NamedTuple):
     """The outcome of a program in the sandbox: how it ended, and its output.
 
-    `status` is `ok` after exit code 0 and `error` after another or a signal, or the limit that it met: `time`, `memory`
-    (also an uncaught MemoryError) or `output`. `code` is 128 + n after signal n, and None at a limit. What it printed
-    is cut at `output_bytes`; bytes that are not UTF-8 are replaced. Of a command, `files` is what /tmp held at its end.
+    `status` is `ok` after exit code 0, `error` after another code or a signal, or the limit that was reached: `time`,
+    `memory` (also an uncaught MemoryError) or `output`. `code` is 128 + n after signal n, and None at a limit. Output
+    is cut at `output_bytes`; bytes that are not UTF-8 are replaced. For a command, `files` is the content of /tmp at
+    its end.
     """
 
     status: Status
@@ -69,7 +70,7 @@ class Outcome(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command in place of the text of a program. `files` is what /tmp holds when it starts, by paths below it."""
+    """A command instead of a program's text. `files` is the initial content of /tmp, by relative path."""
 
     words: Sequence[str]
     environment: Mapping[str, str] = {}
@@ -82,9 +83,9 @@ class Execution:
     """One program in the sandbox, from its start to the end of its last process.
 
     Attributes:
-        stdin: what it reads, or the end of a pipe, which the run closes.
-        stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
-        cancellation: kills the program when it is set; what the call then returns means nothing.
+        stdin: its input, or the end of a pipe, which the run closes.
+        stdout: the end of a pipe to print to, which the run closes; the outcome then has no output.
+        cancellation: kills the program when set; the outcome is then meaningless.
     """
 
     way: Bubblewrap
@@ -97,7 +98,7 @@ class Execution:
     _start_time: float | None = None
 
     def __call__(self) -> Outcome:
-        """Run the program. Raises `EvaluationError` where the sandbox itself fails."""
+        """Run the program. Raises `EvaluationError` if the sandbox itself fails."""
         if self.cancellation.is_set():
             return Outcome("error", None, "", "")
         try:
@@ -173,7 +174,7 @@ class Execution:
     def _follow(
         self, process: subprocess.Popen[bytes], channel: socket.socket, outputs: Sequence[Future[bytes]]
     ) -> Status | None:
-        """Wait until the program ends (None), or meets the limit that is returned."""
+        """Wait until the program ends, and return None; or return the limit that it reaches."""
         waiting_until = time.monotonic() + _START_SECONDS
         exit_descriptor = os.pidfd_open(process.pid)
         try:
@@ -214,7 +215,7 @@ class Execution:
         return None
 
     def _end(self, process: subprocess.Popen[bytes]) -> dict[str, bytes]:
-        """Kill what is left; return when it is gone, with the files that a command has left."""
+        """Kill what is left; when it is gone, return the files that a command has left."""
         inside, self._inside = self._inside, None
         with suppress(ProcessLookupError, PermissionError):
             if inside:  # bubblewrap ends after its child, which ends after all other processes
@@ -233,7 +234,8 @@ class Execution:
 async def run(
     way: Bubblewrap, program: str | Command, stdin: str | bytes = "", limits: Limits | None = None
 ) -> Outcome:
-    """Run a program in the sandbox without blocking the event loop; canceling kills it. No Python is an `error`.
+    """Run a program in the sandbox without blocking the event loop; canceling kills it. Text that is not Python is an
+    `error`.
 
     Raises:
         EvaluationError: the sandbox itself failed; the program did not run.
@@ -245,13 +247,13 @@ async def run(
 async def converse(
     way: Bubblewrap, asking: str, answering: str, limits: Limits | None = None
 ) -> tuple[Outcome, Outcome]:
-    """Run two programs in sandboxes, which read what the other one prints and share nothing else.
+    """Run two programs in sandboxes; each reads what the other prints, and they share nothing else.
 
-    They are in different sandboxes: neither sees the other's processes, files or memory, or can send it a signal. The
-    end of the one that asks ends both.
+    They are in different sandboxes: neither sees the other's processes, files or memory, or can send it a signal. When
+    the asking program ends, both end.
 
     Returns:
-        How they ended, in this order. Their standard output is not kept.
+        The outcomes of asking and answering program. Their standard output is not kept.
     """
     cancellation, limits = threading.Event(), limits or Limits()
     questions, answers = _pipe(), _pipe()
@@ -273,7 +275,7 @@ async def converse(
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """The limiter of this process: as many programs, or pairs of them, run at once as there are processors."""
+    """The thread pool of this process: as many programs, or pairs, run at once as there are processors."""
     return ThreadPoolExecutor(processors(), thread_name_prefix="sandbox")
 
 
@@ -287,10 +289,10 @@ async def _in_thread(job: Callable[[], T], cancellation: threading.Event) -> T:
 
 @cache
 def open_sandbox() -> Bubblewrap:
-    """The way to start sandboxes in which a program has run here.
+    """Return a way to start sandboxes that has run a program on this machine.
 
     Raises:
-        EvaluationError: no sandbox can be had; says what is missing.
+        EvaluationError: no sandbox is available, with what is missing.
     """
     problems = []
     for way in bubblewrap.ways():
@@ -307,10 +309,11 @@ def open_sandbox() -> Bubblewrap:
 
 
 def problem_of(way: Bubblewrap) -> str | None:
-    """Why programs cannot be run in a sandbox here; None if one was, and its number of processes was held.
+    """Return why programs cannot run in a sandbox on this machine; None if a test program ran, and its number of
+    processes was limited.
 
-    Nothing but the kernel can: killing a fork bomb from outside takes longer than it needs to take the machine. It
-    exempts its root, and before Linux 5.14 it counted a user's processes across sandboxes.
+    Only the kernel can limit it: killing a fork bomb from outside takes longer than the bomb needs to take over the
+    machine. The kernel exempts root, and before Linux 5.14 it counted a user's processes across sandboxes.
     """
     try:
         outcome = Execution(way, _PROBE, "", Limits(processes=_PROBE_PROCESSES))()
@@ -324,7 +327,7 @@ def problem_of(way: Bubblewrap) -> str | None:
 
 
 def _memory_file(content: bytes) -> IO[bytes]:
-    """A file to inherit: a program that does not read it blocks nothing, and none can write to it."""
+    """Return a file to inherit: a program that does not read it blocks nothing, and none can write to it."""
     file = os.fdopen(os.memfd_create("ramerge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb+")
     file.write(content)
     file.seek(0)

@@ -1,4 +1,4 @@
-"""The sandbox `bubblewrap` as a provider of Inspect: a /tmp for each sample, and a world for each command."""
+"""The sandbox `bubblewrap` as a provider of Inspect: a /tmp for each sample, and new namespaces for each command."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KILL_CODE = 137
 
 @sandboxenv(name="bubblewrap")
 class BubblewrapSandbox(SandboxEnvironment):
-    """The sandbox of a sample: a /tmp that lasts as long, and is all that commands can write to.
+    """The sandbox of a sample: a /tmp that lasts as long as the sample, and is all that commands can write to.
 
-    Every command starts with the files that the one before left, among processes of its own: none outlives it.
+    Every command starts with the files that the previous command left, but without its processes: none outlives it.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -41,24 +41,24 @@ class BubblewrapSandbox(SandboxEnvironment):
         return await execution.run(open_sandbox(), program, stdin, limits or self.limits)
 
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
-        """Run two programs, each of which reads what the other one prints; see `execution.converse`."""
+        """Run two programs, each of which reads what the other prints; see `execution.converse`."""
         return await execution.converse(open_sandbox(), asking, answering, limits or self.limits)
 
     @classmethod
     def config_deserialize(cls, config: dict[str, object]) -> BaseModel:
-        """The limits of the sandbox in a log."""
+        """Read the limits of the sandbox from a log."""
         return Limits(**config)
 
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
-        """Raise `EvaluationError` where no sandbox can be had; say what is missing."""
+        """Raise `EvaluationError` if no sandbox is available, with what is missing."""
         await asyncio.to_thread(open_sandbox)
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
-        """Make the sandbox of a sample; it takes memory for its files only."""
+        """Make the sandbox of a sample; it needs memory only for its files."""
         if config is not None and not isinstance(config, Limits):
             raise EvaluationError(f"the sandbox bubblewrap: takes limits (sandbox.watch.Limits), not {config!r}")
         return {"default": cls(config or Limits())}
@@ -84,12 +84,12 @@ class BubblewrapSandbox(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a command in the sandbox's /tmp; Python is the only one that is there.
+        """Run a command in the sandbox's /tmp; Python is the only program there.
 
         Raises:
-            TimeoutError: it took longer than `timeout`, or than the sandbox allows.
-            OutputLimitExceededError: it printed more than the sandbox allows.
-            PermissionError: another user is asked for, or a folder outside /tmp.
+            TimeoutError: the command took longer than `timeout`, or than the sandbox allows.
+            OutputLimitExceededError: the command printed more than the sandbox allows.
+            PermissionError: the command asks for another user, or a folder outside /tmp.
         """
         if user is not None:
             raise PermissionError(f"user {user!r}: programs in bubblewrap run as a user that nothing else is")
@@ -109,8 +109,8 @@ class BubblewrapSandbox(SandboxEnvironment):
         """Put a file into the sandbox's /tmp.
 
         Raises:
-            PermissionError: it lies outside of it, or takes more than the disk has left.
-            IsADirectoryError: files lie below it.
+            PermissionError: the file is outside of /tmp, or takes more than the disk has left.
+            IsADirectoryError: the path is a folder with files.
         """
         path = _inside(file)
         content = contents.encode() if isinstance(contents, str) else contents
@@ -128,13 +128,13 @@ class BubblewrapSandbox(SandboxEnvironment):
     async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
-        """A file of the sandbox's /tmp, as the last command left it.
+        """Read a file of the sandbox's /tmp, as the last command left it.
 
         Raises:
-            FileNotFoundError: it is not there.
-            IsADirectoryError: it is a folder.
-            PermissionError: it lies outside of it.
-            UnicodeDecodeError: text is wanted, and it is none.
+            FileNotFoundError: the file does not exist.
+            IsADirectoryError: the path is a folder.
+            PermissionError: the file is outside of /tmp.
+            UnicodeDecodeError: text is requested, and the file is not text.
         """
         path = _inside(file)
         if path not in self._files:
@@ -147,7 +147,7 @@ class BubblewrapSandbox(SandboxEnvironment):
 
 
 def _inside(path: str) -> str:
-    """A path below the sandbox's /tmp. Raises PermissionError where it lies outside of it."""
+    """Return a path relative to the sandbox's /tmp. Raises PermissionError if it is outside of /tmp."""
     whole = _FOLDER / path
     if ".." in whole.parts or not whole.is_relative_to(_FOLDER):
         raise PermissionError(f"{path}: only /tmp can be used")

@@ -1,8 +1,8 @@
 """A filter of system calls for sandboxed programs, in the form that `bwrap --seccomp` takes.
 
-Namespaces do the isolating. The filter refuses what would get around limits (memory that belongs to no process, new
-namespaces with their own mounts), kernel interfaces that a program of a benchmark has no use for, and sockets other
-than local ones: addresses of the host's hypervisor (AF_VSOCK) know no network namespace.
+Namespaces isolate programs. The filter refuses calls that would evade limits (memory that belongs to no process, new
+namespaces with their own mounts), kernel interfaces that programs of benchmarks do not need, and all but local sockets,
+because addresses of the host's hypervisor (AF_VSOCK) ignore network namespaces.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _Instruction = tuple[int, int, int, int]
 
 
 def seccomp_filter(machine: str) -> bytes:
-    """The filter of system calls for a machine, by its name in `os.uname`.
+    """Return the filter of system calls for a machine, by its name in `os.uname`.
 
     Raises:
-        KeyError: the machine's system calls are not known here.
+        KeyError: the machine's system calls are unknown.
     """
     architecture, column = _ARCHITECTURES[machine], list(_ARCHITECTURES).index(machine)
     refuse = _answer(_FAIL | errno.EPERM)

@@ -1,8 +1,8 @@
-"""The program that runs first in a sandbox: takes on limits, reports to the outside, and becomes the program.
+"""The program that runs first in a sandbox: sets limits, reports to the outside, and becomes the requested program.
 
-`execution` hands the text of this file to `python -c`, so it imports nothing of ramerge and as little as it can of the
-standard library. Its arguments are two descriptors: of the job, a dictionary in Python's own serialization, and of the
-socket to the outside.
+`execution` hands the text of this file to `python -c`, so it imports nothing of ramerge, and as little as possible of
+the standard library. Its arguments are two descriptors: one of the job, a dictionary in Python's own serialization, and
+one of the socket to the outside.
 """
 
 # pathlib imports slowly
@@ -19,7 +19,7 @@ import sys
 
 
 def main() -> None:
-    """Take on the limits of the sandbox, and become the program as the main module, or a command."""
+    """Set the limits of the sandbox, and become the program as the main module, or a command."""
     source, channel = map(int, sys.argv[1:])
     with os.fdopen(source, "rb") as file:
         job = marshal.load(file)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def become(command: list[str], environment: dict[str, str], folder: str) -> None:
-    """Run a command in the sandbox in place of this process; any Python is the one that runs now."""
+    """Run a command in the sandbox in place of this process; `python` in any form means the running interpreter."""
     os.environ.update(environment)
     os.makedirs(folder, exist_ok=True)
     os.chdir(folder)
@@ -68,10 +68,10 @@ def become(command: list[str], environment: dict[str, str], folder: str) -> None
 
 
 def hide_proc() -> None:
-    """Keep the program from opening files in /proc, which name the machine's folders and tell much else about it.
+    """Keep the program from opening files in /proc, which reveal the machine's folders and much else about it.
 
-    What leads out of /proc, such as /dev/stdin, can be opened. Landlock before its version 2 (Linux 5.19) would also
-    refuse to rename files from one folder to another, so there, and where the kernel has none, nothing is hidden.
+    Links out of /proc, such as /dev/stdin, can be opened. Landlock before version 2 (Linux 5.19) would also refuse to
+    rename files from one folder to another, so there, and without Landlock, nothing is hidden.
     """
     create, add, restrict = 444, 445, 446
     write_file, read_file, refer = 1 << 1, 1 << 2, 1 << 13
@@ -94,7 +94,7 @@ def hide_proc() -> None:
 
 
 def report(channel: int) -> None:
-    """Report that the program starts now, with the sandbox's /proc, its first process and its /tmp to hold."""
+    """Report that the program starts now; send descriptors of the sandbox's /proc, first process and /tmp."""
     outside = _socket.socket(fileno=channel)
     descriptors = [os.open("/proc", os.O_RDONLY), os.pidfd_open(1), os.open("/tmp", os.O_RDONLY)]
     message = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)

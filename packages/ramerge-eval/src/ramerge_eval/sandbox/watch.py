@@ -1,4 +1,4 @@
-"""`Limits` of a program in the sandbox, and how much it uses, seen from outside."""
+"""`Limits` of a program in the sandbox, and its usage, measured from outside."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Limits(BaseModel):
     """Limits of a program in the sandbox.
 
     Attributes:
-        seconds: on the clock; whole seconds, rounded up, of processor time a process.
+        seconds: wall time; rounded up to whole seconds, also the processor time of each process.
         memory_bytes: memory of all its processes together, resident or swapped, shared pages counted once; each socket
-            counts as a full one.
-        processes: processes and threads at once, with itself.
-        output_bytes: of standard output, and of standard error; beyond it, the program is killed.
-        disk_bytes: of all files in its folder, which is all that it can write to.
+            counts as if its buffer were full.
+        processes: the number of concurrent processes and threads, including itself.
+        output_bytes: bytes of standard output, and of standard error; beyond it, the program is killed.
+        disk_bytes: bytes of all files in its folder, the only place that it can write to.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
@@ -38,11 +38,11 @@ class Limits(BaseModel):
 
 @dataclass
 class Inside:
-    """A sandbox seen from outside, by descriptors that came out of it before the program began.
+    """A sandbox seen from outside, through descriptors that it sent before the program began.
 
     Attributes:
-        proc: its /proc, which lists its processes and no others.
-        first: its first process, whose end is the end of all of them.
+        proc: its /proc, which lists only its own processes.
+        first: its first process, whose end ends all others.
         disk: its /tmp.
     """
 
@@ -55,10 +55,11 @@ class Inside:
             os.close(descriptor)
 
     def memory_bytes(self, enough: int) -> int:
-        """Bytes that the sandbox's processes hold; shared pages count for each, unless that is beyond `enough`.
+        """Return the bytes that the sandbox's processes hold. Shared pages count for each process, unless the sum
+        exceeds `enough`; then they are counted once.
 
-        Swapped pages count, but for those of shared memory, which belong to no process. Sockets in messages between
-        sockets count too: a process that has sent one can close it.
+        Swapped pages count, except those of shared memory, which belong to no process. Sockets inside messages between
+        sockets count too, because a process that has sent a socket can close it.
         """
         with os.scandir(self.proc) as entries:
             processes = [entry.name for entry in entries if entry.name.isdigit()]
@@ -79,7 +80,7 @@ class Inside:
         return sum(int(lines[name][0]) << 10 for name in names if name in lines)
 
     def _lines(self, path: str) -> dict[bytes, list[bytes]]:
-        """A file of /proc: by the first word of each line its other words; empty if the process has ended."""
+        """Read a file of /proc: map the first word of each line to its other words; empty if the process has ended."""
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc), "rb") as file:
                 return {words[0]: words[1:] for line in file if (words := line.split())}
@@ -88,10 +89,10 @@ class Inside:
 
 
 def files_below(folder: int, most_bytes: int) -> dict[str, bytes]:
-    """Regular files below a folder that no process can change any more, by their paths.
+    """Read the regular files below a folder that no process can change any more, by path.
 
-    Links, and what cannot be read, are left out; so is everything beyond `most_bytes`, as sparse files hold more than
-    they take.
+    Links and unreadable files are left out; so is everything beyond `most_bytes`, because sparse files hold more than
+    they occupy.
     """
     contents: dict[str, bytes] = {}
     for path, folders, names, here in os.fwalk(".", dir_fd=folder):

@@ -1,4 +1,4 @@
-"""A table of all models: rows, ranks, differences to the base, and notes; which models and columns are there."""
+"""Builds a table of all models: rows, ranks, differences from the base, and notes; selects models and columns."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def build(
 
     Args:
         layout: see `layouts.layout_of`.
-        models: those to show, in this order, after base models and agents; all if empty.
-        explicit_roles: who is base, agent and merge, where merge records and names do not say it.
-        reference: whether the rows of the paper's table are added.
+        models: the models to show, in this order, after base models and agents; all if empty.
+        explicit_roles: base, agents and merges, as far as merge records and names do not tell.
+        reference: whether to add the rows of the paper's table.
 
     Raises:
         EvaluationError: no results, an unknown table or model, or none of the table's columns was run.
@@ -77,7 +77,7 @@ def build(
 
 
 def selection(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
-    """The models of these names, or all; raises `EvaluationError` where there are no results of a name."""
+    """Return the models with these names, or all; raise `EvaluationError` if a name has no results."""
     by_name = {model.name: model for model in results}
     if unknown := [name for name in names if name not in by_name]:
         raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(by_name)}")
@@ -85,7 +85,7 @@ def selection(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
 
 
 def require_columns(layout: Layout, results: Sequence[Model]) -> None:
-    """Raise `EvaluationError` where no model was run on any column of a table."""
+    """Raise `EvaluationError` if no model was run on any column of a table."""
     run = {
         (*task, metric)
         for model in results
@@ -102,7 +102,7 @@ def _section(role: str, family: str | None) -> str:
 
 
 def _quotations(plan: Layout) -> list[tuple[Line, Sequence[Line]]]:
-    """The rows of a table that the paper printed."""
+    """Return the rows of a table that the paper printed."""
     rows: list[tuple[Line, Sequence[Line]]] = []
     for paper_row in layouts.paper_table(plan.name)["rows"]:
         values = dict(zip((column for column in plan.columns if column.task), paper_row["values"], strict=True))
@@ -119,9 +119,9 @@ def _quotations(plan: Layout) -> list[tuple[Line, Sequence[Line]]]:
 
 
 def _with_ranks(cells: pd.DataFrame, columns: Sequence[TableColumn], who: Roles) -> pd.DataFrame:
-    """Cells with their rank among the merges of their base, and whether they beat the specialist.
+    """Add each cell's rank among the merges of its base, and whether it beats the specialist.
 
-    Values count as they are shown, so that equal figures share a rank.
+    Values are rounded as shown, so that equal figures share a rank.
     """
     values = pd.Series(
         [round(value, columns[place].decimals) for value, place in zip(cells.value, cells.place, strict=True)],
@@ -164,7 +164,9 @@ def _notes(models: Sequence[Model], plan: Layout, cells: pd.DataFrame, who: Role
 
 
 def refusals(plan: Layout) -> Iterator[str]:
-    """Notes on why averages leave out tasks in which rubbish is right, or what they count where they do not."""
+    """Yield notes on why averages leave out tasks in which gibberish scores, or what these count if averages include
+    them.
+    """
     tasks = [column.task for column in plan.columns if column.task in layouts.REFUSALS]
     if tasks:
         how = "has them" if plan.name not in (layouts.MAIN, layouts.ALL) else "leaves them out"
@@ -175,7 +177,7 @@ def refusals(plan: Layout) -> Iterator[str]:
 
 
 def failures(models: Sequence[Model], tasks: Sequence[TaskName]) -> Iterator[str]:
-    """Notes on models that have no score in a task, because samples failed, each with a reason."""
+    """Yield notes on models without a score in a task because samples failed, each with a reason."""
     for model in models:
         for task in tasks:
             if task in model.tasks and (failure := model.tasks[task].failure):
@@ -183,7 +185,7 @@ def failures(models: Sequence[Model], tasks: Sequence[TaskName]) -> Iterator[str
 
 
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
-    """Notes on differences between the runs of a table: samples, failures, settings."""
+    """Yield notes on differences between the runs of a table: samples, failures, settings."""
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
     if any(suite == layouts.AGREEMENT for suite, _ in tasks):
         yield (

@@ -18,8 +18,8 @@ from ramerge_eval.tables.scores import Line, Table
 def compare(results: Sequence[Model], first: str, second: str, layout: str = layouts.MAIN, *, seed: int = 0) -> Table:
     """Build the table of the paired bootstrap test between two models, for `ramerge table --compare`.
 
-    Only items that both have count, so scores can differ from those in other tables; so do averages, which are over
-    columns that both have, and are left out where a column is missing.
+    Only items that both models have count, so scores can differ from those in other tables. Averages are over columns
+    that both models have, and are left out if a column is missing.
 
     Raises:
         EvaluationError: as `build`; a model compared with itself; or two models without a common item.
@@ -64,7 +64,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
 
 
 def _files(settings: Mapping[str, object]) -> dict[str, object]:
-    """The files that a task was given, but for a model's own."""
+    """Return the files that a task was given, without the model's own."""
     return {
         key: value
         for key, value in settings.items()
@@ -90,7 +90,7 @@ def _cells(
 
 
 def _left_out(models: Sequence[Model], pair: Sequence[Model], tasks: Sequence[tuple[str, str]]) -> list[str]:
-    """Notes on which of two models has items that the other has not."""
+    """Return notes on items that only one of the two models has."""
     texts = []
     for task in tasks:
         both = len(pair[0].tasks[task].keys) if task in pair[0].tasks else 0

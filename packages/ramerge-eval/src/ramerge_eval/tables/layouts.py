@@ -1,7 +1,7 @@
-"""Which columns a table has: those of the paper's tables (arXiv 2601.13572) or all that was run, and the paper's rows.
+"""The columns of each table: those of the paper's tables (arXiv 2601.13572), or all that was run; the paper's rows.
 
-The paper's tables are in `paper.json`, columns and rows. Its HotpotQA lengths are numbers of documents (50 are about 7K
-tokens, each doubling twice as many). It does not say what its UT of coding counts; `accumulated` fits it.
+The columns and rows of the paper's tables are in `paper.json`. Its HotpotQA lengths are numbers of documents (50 are
+about 7K tokens; each further length doubles). The paper does not define UT of coding; `accumulated` fits it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from ramerge_eval.samples import Model
 MAIN, ALL = "main", "all"
 AVERAGE = "Avg"
 GENERAL = "ifeval"
-"""Suite that no agent is trained for; it has no specialist."""
+"""A suite without a specialist, because no agent is trained for it."""
 
 RETENTION = "Retention"
 """The title above the columns of retentions."""
 
 REFUSALS = frozenset({"irrelevance", "live_irrelevance"})
-"""Tasks in which BFCL counts every answer that is no call as right, so that rubbish scores 100 %."""
+"""Tasks in which BFCL counts every answer that is not a call as right, so that gibberish scores 100 %."""
 
 AGREEMENT = "agreement"
-"""The suite that is no skill: how likely a model finds what agents have replied. No average and no retention has it."""
+"""The suite that measures no skill, but how likely the agents' replies are under a model. Averages and retentions omit
+it.
+"""
 
 DOMAINS = {
     "coding": "Coding",
@@ -48,7 +50,7 @@ _WITH_DIFFERENCES = "table3"  # its columns have no common scale, so that differ
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of a table: its titles from the widest group down, and for an average the columns it is over."""
+    """A column of a table: its titles, widest group first, and for an average, the columns that it averages."""
 
     titles: tuple[str, ...]
     suite: str = ""
@@ -65,7 +67,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a table: its columns; `differences` is whether scores come with those to the base model."""
+    """The layout of a table: its columns; `differences`: whether scores come with differences from the base model."""
 
     name: str
     title: str
@@ -74,15 +76,16 @@ class Layout:
 
 
 def names() -> list[str]:
-    """The names of layouts, the default one first."""
+    """Return the names of layouts, the default first."""
     return [MAIN, ALL, *_paper()["tables"]]
 
 
 def layout_of(name: str, results: Sequence[Model]) -> Layout:
-    """The layout of a name: `main` has each task's main metric, `all` every metric; others are the paper's.
+    """Return a layout by name: `main` has each task's main metric, `all` every metric; other names are the paper's
+    tables.
 
     Raises:
-        EvaluationError: there is none of that name, or nothing was scored.
+        EvaluationError: there is no such layout, or nothing was scored.
     """
     if name in (MAIN, ALL):
         run: dict[tuple[str, str], list[str]] = {}
@@ -113,10 +116,11 @@ def layout_of(name: str, results: Sequence[Model]) -> Layout:
 
 
 def paper_table(table: str) -> dict[str, Any]:
-    """A table of the paper: its columns, its `rows`, and its `inconsistencies`, what does not fit in it.
+    """Return a table of the paper: its columns, its `rows`, and its `inconsistencies`, figures that contradict each
+    other.
 
-    A row has name, role (base, agent or merged), values in per cent, and the average and the family (the base model)
-    where the table has them.
+    A row has name, role (base, agent or merged), values in per cent, and, if the table has them, the average and the
+    family (the base model).
 
     Raises:
         EvaluationError: the paper has no such table.
@@ -128,7 +132,7 @@ def paper_table(table: str) -> dict[str, Any]:
 
 
 def source(table: str) -> str:
-    """A sentence on where the rows of a table of the paper are from."""
+    """Return a sentence on the source of the rows of a table of the paper."""
     return f"arXiv {_paper()['source']['arxiv']}, {table.replace('table', 'table ')}"
 
 
@@ -138,7 +142,7 @@ def _paper() -> dict[str, Any]:
 
 
 def _order(name: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
-    """Domains in their order, and numbers in the names of tasks by their size."""
+    """Return a sort key: domains in their fixed order, and numbers in the names of tasks by size."""
     suite, task = name
     suites = list(DOMAINS)
     parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"\d+|\D+", task)]
@@ -146,7 +150,7 @@ def _order(name: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
 
 
 def _with_averages(columns: Sequence[TableColumn], leave_out: frozenset[str] = frozenset()) -> tuple[TableColumn, ...]:
-    """An average behind each domain, if there are several, and one over all columns at the end."""
+    """Add an average after each domain, if there are several, and an average over all columns at the end."""
     suites = list(dict.fromkeys(column.suite for column in columns))
     all_columns: list[TableColumn] = []
     for suite in suites:

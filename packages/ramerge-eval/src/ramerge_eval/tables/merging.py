@@ -1,14 +1,14 @@
-"""A table of merges: what of each agent's skill they have kept (retention), for `ramerge table`.
+"""A table of merges, for `ramerge table`: how much of each agent's skill they retain.
 
-For a task with a specialist (the agent trained for it), the *retention* of a merge is its score over the specialist's.
-From these follow, over all such tasks that both were run on:
+For a task with a specialist (the agent trained for it), the *retention* of a merge is its score divided by the
+specialist's. Over all such tasks that both were run on, the table has:
 
     mean         the arithmetic mean
-    composite    the geometric mean: a skill that is lost cannot be made up for by others
+    composite    the geometric mean: other skills cannot make up for a lost skill
     worst        the smallest, with its task
     imbalance    the standard deviation
     untrained    mean difference to the base model, in points, over tasks that no agent was trained for
-    tokens       written tokens a sample, over those of each task's specialist
+    tokens       written tokens per sample, relative to each task's specialist
 
 Intervals are percentile bootstraps: items are drawn for merge and specialist together, task by task.
 """
@@ -44,11 +44,11 @@ _FIGURES: dict[str, Callable[[Floats], Floats]] = {
     "Worst": lambda values: np.asarray(values.min(axis=1)),
     "Imbalance": lambda values: np.asarray(values.std(axis=1)),
 }
-"""Figures over retentions of shape (draws, tasks)."""
+"""Figures over retentions, shape (draws, tasks)."""
 
 
 class RetainedScore(NamedTuple):
-    """Retention of a merge in one task: its value, bootstrap replicates of it, and its tokens."""
+    """The retention of a merge in one task: its value, its bootstrap replicates, and its relative tokens."""
 
     value: float
     draws: Floats | None
@@ -56,7 +56,7 @@ class RetainedScore(NamedTuple):
 
 
 def retention(results: Sequence[Model], explicit_roles: GivenRoles | None = None, *, seed: int = 0) -> Table:
-    """Build the table of retention: a row for each merge; `explicit_roles` go before those of records and names.
+    """Build the table of retention: a row for each merge; `explicit_roles` override roles from records and names.
 
     Raises:
         EvaluationError: no model is known to be a merge, or no task has a specialist.
@@ -135,7 +135,7 @@ def _retention_by_task(
 
 
 def _failures(merge: Model, models: Mapping[str, Model], who: Roles) -> list[TaskName]:
-    """Tasks in which a merge has no retention, because samples of it or of the task's specialist failed."""
+    """Return the tasks without a retention of a merge, because its samples or the specialist's failed."""
     return [
         task
         for task, samples in merge.tasks.items()
@@ -148,7 +148,7 @@ def _failures(merge: Model, models: Mapping[str, Model], who: Roles) -> list[Tas
 def _cells(
     scores_by_task: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName], *, is_whole: bool
 ) -> list[Line]:
-    """The row of a merge: each task's retention, and the figures over all, unless samples of a task failed."""
+    """The row of a merge: each task's retention, and the figures over all tasks, unless samples of a task failed."""
     by_task = [
         _cell(scores_by_task[task].value, scores_by_task[task].draws) if task in scores_by_task else {}
         for task in tasks
@@ -169,7 +169,7 @@ def _cell(value: float, draws: Floats | None) -> Line:
 
 
 def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:
-    """The cell `untrained`: points above the base in tasks that no agent was trained for."""
+    """Return the cell `untrained`: points above the base in tasks that no agent was trained for."""
     family = who.families[merge.name]
     gains = []
     if base := models.get(family or ""):

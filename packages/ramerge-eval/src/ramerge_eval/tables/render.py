@@ -1,4 +1,4 @@
-"""A table as text, Markdown, HTML or CSV, which pandas writes."""
+"""Renders a table as text, Markdown, HTML or CSV, with pandas."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _WORST = "Red: each merge's worst task."
 
 @dataclass(frozen=True)
 class TableStyle:
-    """The style of a format: how it escapes texts, and shows the best and the second best cell."""
+    """The style of a format: how to escape text, and how to show the best and the second best cell."""
 
     escape: Callable[[str], str]
     best: str
     second: str
 
     def cell(self, cell: Any, column: TableColumn, *, intervals: bool) -> str:
-        """The text of a cell: value, marks, difference, interval."""
+        """Return the text of a cell: value, marks, difference, interval."""
         if pd.isna(cell.value):
             return NOTHING
         text = f"{cell.value:.{column.decimals}f}"
@@ -43,7 +43,7 @@ class TableStyle:
         return text
 
     def legend(self, cells: pd.DataFrame) -> list[str]:
-        """The legend of the marks that occur in a table."""
+        """Return the legend of the marks that occur in a table."""
         best, second = (mark.format("0.00") for mark in (self.best, self.second))
         ranks = f"{best} best and {second} second best of the merged models."
         beats = "† a merged model above the specialist of the domain."
@@ -61,9 +61,9 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
     """Render a table as text, Markdown, HTML or CSV, ending in a line end.
 
     Args:
-        form: text, markdown, html (a whole page) or csv (a line a cell, plain numbers, with intervals).
+        form: text, markdown, html (a whole page) or csv (a line per cell, plain numbers, with intervals).
         intervals: whether cells show their intervals; csv always does.
-        width: of a terminal, which the format text keeps to; None for all columns side by side.
+        width: the width of a terminal, for the format text; None for all columns side by side.
 
     Raises:
         EvaluationError: there is no such format.
@@ -92,7 +92,7 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
 
 
 def table_html(table: Table, *, intervals: bool = False) -> str:
-    """Render a table and its notes as a part of a page, in the classes of `page_styles`."""
+    """Render a table and its notes as a part of a page, with the classes of `page_styles`."""
     style = _STYLES["html"]
     titles = [style.escape(column.title) for column in table.columns]
     head = "".join(f'<th scope="col">{title}</th>' for title in (style.escape(table.first), *titles))
@@ -126,7 +126,7 @@ def table_html(table: Table, *, intervals: bool = False) -> str:
 
 
 def _frame(table: Table, style: TableStyle, *, flat: bool, intervals: bool) -> pd.DataFrame:
-    """The cells as texts of the format, below a row with the title of their section; groups of columns are levels."""
+    """Return the cells as text in the format, below a row with their section's title; column groups become levels."""
     names: list[str] = []
     lines: list[list[str]] = []
     section = ""
@@ -147,7 +147,7 @@ def _frame(table: Table, style: TableStyle, *, flat: bool, intervals: bool) -> p
 
 
 def _csv(table: Table) -> str:
-    """A line for each cell that has a value, or the reason why it has none."""
+    """Return a line for each cell with a value, or with the reason for a missing value."""
     cells = table.cells[table.cells.value.notna() | (table.cells.failure != "")]
     columns = [table.columns[place] for place in cells.place]
     texts = {

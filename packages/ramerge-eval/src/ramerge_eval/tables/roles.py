@@ -1,4 +1,4 @@
-"""Roles of models: which is base, agent or merge, from merge records, or as the user says."""
+"""Finds the roles of models: base, agent or merge, from merge records or the user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ramerge import EvaluationError
 from ramerge_eval.samples import Model, TaskName
 
 _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "math": {"math", "mathematics"}}
-"""Words in a name that tell an agent's domain, where they are more than the suite's own name."""
+"""Words in a name that indicate an agent's domain, if the suite's own name is not the only one."""
 
 
 @dataclass(frozen=True)
 class GivenRoles:
-    """Roles that the user names: the base of all models, an agent for each suite or task, merges without a record."""
+    """Roles given by the user: the base of all models, an agent for each suite or task, merges without a record."""
 
     base: str | None = None
     specialists: Mapping[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Roles:
 
     Attributes:
         merges: models that are merges.
-        families: what each model belongs to: the name of its base, or what its record calls it; None if unknown.
+        families: the family of each model: the name of its base, or the base's name in the record; None if unknown.
         specialists: agents by family, and suite or task.
     """
 
@@ -38,22 +38,22 @@ class Roles:
     specialists: Mapping[tuple[str | None, str], str]
 
     def role(self, name: str) -> str:
-        """The role of a model: `base`, `agent` (or what is none of the others), or `merged`."""
+        """Return the role of a model: `base`, `merged`, or otherwise `agent`."""
         return "merged" if name in self.merges else "base" if self.families[name] == name else "agent"
 
     def specialist(self, family: str | None, task: TaskName) -> str | None:
-        """The specialist of a task, the agent trained for it: one that is given for it alone, else its suite's."""
+        """Return the specialist of a task, the agent trained for it: the task's own, or else its suite's."""
         return self.specialists.get((family, task[1])) or self.specialists.get((family, task[0]))
 
 
 def roles_of(
     models: Sequence[Model], explicit: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()
 ) -> Roles:
-    """Find the roles of models; `suites` and `tasks` are those for which specialists are looked for.
+    """Find the roles of models, and specialists for `suites` and `tasks`.
 
-    A model with a merge record is a merge. Its base and its agents are those among the others that have the path or hub
-    id in the record, or its last part or the agent's name in the recipe as their name. An agent is a suite's specialist
-    where its name says so, as in `tool-agent`, and a task's where it has the task's name.
+    A model with a merge record is a merge. Its base and agents are the models with the path or hub id in the record; or
+    whose name is the last part of this id, or the agent's name in the recipe. An agent is a suite's specialist if its
+    name says so, as in `tool-agent`, and a task's specialist if it has the task's name.
 
     Raises:
         EvaluationError: a name that no model has.
@@ -90,7 +90,7 @@ def roles_of(
 
 
 def _match(models: Sequence[Model], path: str | None, name: str | None = None) -> str | None:
-    """The model that a merge's record means: the first rule that fits exactly one."""
+    """Return the model that a merge's record means: the first rule that matches exactly one model decides."""
     if path is None:
         return None
     rules: tuple[Callable[[Model], bool], ...] = (

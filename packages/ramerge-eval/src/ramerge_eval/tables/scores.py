@@ -33,10 +33,10 @@ class Table:
 
     `cells` has a line for each cell, row by row. `line` and `place` number rows and columns, `row` is the model's name,
     `role` base, agent or merged, and `family` its base model; `quoted` rows come from the paper. `value` is a score in
-    per cent, or another number, `low` and `high` are the ends of its 95 % bootstrap interval, `samples` how many it is
-    over, `failed` how many of them had no usable answer, so that there is no value, and `failure` the reason of one.
-    `difference` is the one to the base model, `rank` 1 or 2 for the best and second best merge, and `beats` whether a
-    merge is above the specialist of the domain.
+    per cent, or another number; `low` and `high` are the ends of its 95 % bootstrap interval. `samples` is the number
+    of samples, `failed` the number without a usable answer, in which case there is no value, and `failure` the reason
+    of one failure. `difference` is the difference from the base model, `rank` 1 or 2 for the best and second best
+    merge, and `beats` whether a merge is above the specialist of the domain.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Table:
 
 
 def cell_frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
-    """The data frame of a table's cells, from rows with what their cells have in common and the cells."""
+    """Make the data frame of a table's cells, from rows of common values and cells."""
     lines = [
         {**_DEFAULTS, **row, "line": number, "place": place, **cell}
         for number, (row, cells) in enumerate(rows)
@@ -57,7 +57,7 @@ def cell_frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
 
 
 def cell(value: float | None, draws: Floats | None = None) -> Line:
-    """A cell: a number, with its interval if there are replicates of it."""
+    """Return a cell: a number, with its interval if there are replicates."""
     if draws is None or np.isnan(draws).all():
         return {"value": value}
     low, high = intervals.percentiles(draws)
@@ -65,7 +65,7 @@ def cell(value: float | None, draws: Floats | None = None) -> Line:
 
 
 def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> list[Line]:
-    """The cells of a model. An average has no value unless all of its columns have one."""
+    """Return the cells of a model. An average has no value unless all of its columns have one."""
     by_column = replicates([model], [column for column in columns if column.task], seed)
     row = []
     for column in columns:
@@ -81,7 +81,7 @@ def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> list[Line]
 
 
 def mean(model: Model, columns: Sequence[TableColumn]) -> float | None:
-    """The mean of a model over columns in per cent, if it has a value in all of them."""
+    """Return the mean of a model over columns in per cent; None if a column has no value."""
     per_column = [model.tasks.get((column.suite, column.task)) for column in columns]
     values = [samples and samples.value(column.metric) for samples, column in zip(per_column, columns, strict=True)]
     numbers = [value for value in values if isinstance(value, float)]
@@ -89,10 +89,10 @@ def mean(model: Model, columns: Sequence[TableColumn]) -> float | None:
 
 
 def replicates(models: Sequence[Model], columns: Sequence[TableColumn], seed: int) -> dict[TableColumn, Floats]:
-    """Bootstrap replicates in per cent, of shape (resamples, models), for each column that all models have.
+    """Return bootstrap replicates in per cent, shape (resamples, models), for each column that all models have.
 
-    The models have the same items. Tasks are drawn independently of each other; all metrics and models of a task share
-    its draws.
+    The models must have the same items. Tasks are drawn independently; all metrics and models of a task share its
+    draws.
     """
     by_task: dict[tuple[str, str], list[TableColumn]] = {}
     for column in columns:
@@ -110,7 +110,7 @@ def replicates(models: Sequence[Model], columns: Sequence[TableColumn], seed: in
 
 
 def common(first: Model, second: Model) -> tuple[Model, Model]:
-    """Two models with the tasks that both have, and of these with the items that both have."""
+    """Restrict two models to the tasks, and in these to the items, that both have."""
     common_keys = {
         name: sorted({*samples.keys} & {*second.tasks[name].keys})
         for name, samples in first.tasks.items()

@@ -13,11 +13,11 @@ from ramerge_eval.tables.roles import GivenRoles
 
 
 def score_tables(logs: Path, specialists: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Titles and HTML of two tables, with intervals: what merges have kept, and the scores of all models.
+    """Return titles and HTML of two tables, with intervals: retention of merges, and scores of all models.
 
     Args:
         logs: the folder that `ramerge eval` has written.
-        specialists: by task, the name of the agent that was trained for it.
+        specialists: the name of the agent trained for each task, by task.
 
     Raises:
         EvaluationError: the logs cannot be read, hold no merge, or no task has a specialist.

@@ -1,15 +1,15 @@
-"""The task `agreement`: how likely a model finds what the agents have replied. It is not skill.
+"""The task `agreement`: how likely the agents' replies are under a model. It does not measure skill.
 
     share of a reply = exp(-mean negative log-likelihood of its tokens)
 
 This is the geometric mean of the probabilities that the model gives to the tokens of an agent's own reply, each after
 the prompt and the tokens before it: 1 for a model that is certain of every token, and higher for models that are closer
-to the agent. Replies come from the folder of `ramerge calibrate`: those that no statistic has seen, and of these only
-the right ones where rewards are known. Nothing is generated.
+to the agent. Replies come from the folder of `ramerge calibrate`: the held-out replies, and only
+the right ones if rewards are known. Nothing is generated.
 
-Inspect's models take messages and not token ids, and give no likelihoods of what they are asked. So the solver asks the
-endpoint itself, with the client that Inspect's provider has made: `/v1/completions` with the ids as prompt, `echo` and
-`logprobs`, as OpenAI has defined it and vLLM and SGLang serve it. With `--serve transformers` it calls the model.
+Inspect's models take messages instead of token ids, and return no likelihoods of a prompt. So the solver queries the
+endpoint itself, with the client of Inspect's provider: `/v1/completions` with the ids as prompt, `echo` and
+`logprobs`, as defined by OpenAI and served by vLLM and SGLang. With `--serve transformers`, it calls the model.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _NO_ECHO = (
 @task
 @common.with_validation
 def agreement(calibration: Path | None = None, right_at: float | None = None) -> Task:
-    """The task `agreement`: how likely a model finds the agents' own replies: agreement with the agents, not skill.
+    """The task `agreement`: how likely the agents' own replies are under a model: agreement with the agents, not skill.
 
     Args:
         calibration: the folder that `ramerge calibrate` has written.
-        right_at: the least reward of a right reply; by default the best that any agent has earned.
+        right_at: the least reward of a right reply; by default, the best reward of any agent.
     """
     if problems := common.lacking("agreement", {"calibration": calibration}):
         raise EvaluationError(problems)
@@ -105,7 +105,7 @@ def _reader() -> Solver:
 
 
 async def _served_logprobs(api: Any, ids: Sequence[int], start: int) -> Sequence[Any]:
-    """The log-probabilities of the tokens from `start` on, from an endpoint."""
+    """Return the log-probabilities of the tokens from `start` on, from an endpoint."""
     if (ensure_server := getattr(api, "_ensure_server_started", None)) is not None:  # of vLLM's provider
         await ensure_server()
     retries = active_generate_config().max_retries
@@ -127,7 +127,7 @@ async def _served_logprobs(api: Any, ids: Sequence[int], start: int) -> Sequence
 
 
 def _local_logprobs(model: Any, ids: Sequence[int], start: int) -> Sequence[float]:
-    """The log-probabilities of the tokens from `start` on, from a model of transformers."""
+    """Return the log-probabilities of the tokens from `start` on, from a model of transformers."""
     import torch
 
     labels = torch.tensor(ids[start:], device=model.device)
@@ -141,7 +141,7 @@ def _local_logprobs(model: Any, ids: Sequence[int], start: int) -> Sequence[floa
 
 @metric(name="nll")
 def _nll() -> Metric:
-    """The mean negative log-likelihood per token, in nats, by agent."""
+    """Compute the mean negative log-likelihood per token, in nats, by agent."""
 
     def compute(scores: list[SampleScore]) -> Value:
         sums: dict[str, tuple[float, int]] = {}

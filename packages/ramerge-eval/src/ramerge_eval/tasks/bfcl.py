@@ -1,7 +1,7 @@
-"""The package `bfcl-eval`, loaded without its vendors' SDKs and without what it would run of a model's output.
+"""Loads the package `bfcl-eval` without its vendors' SDKs, and so that it runs nothing of a model's output.
 
-`load` imports a copy of the package's modules that only we use: other users of `bfcl_eval` in the process get the
-untouched package. In the copy
+`load` imports a private copy of the package's modules: other users of `bfcl_eval` in the process get the untouched
+package. In the copy
 
 - `bfcl_eval.constants.model_config` is a stub. The real one imports a handler, and with it an SDK, for every model on
   the leaderboard, thirty in all; the checker only asks it whether a model writes `_` for the `.` in a function's name.
@@ -9,7 +9,7 @@ untouched package. In the copy
   `ramerge_eval.arithmetic`.
 - folders for results and locks, which the package makes when imported, are made in a temporary folder and removed.
 
-It makes no difference whether the rest of the package's dependencies are there.
+The package's other dependencies are not needed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from ramerge_eval.arithmetic import compute
 
 PACKAGES = ("bfcl-eval", "tree-sitter", "tree-sitter-java", "tree-sitter-javascript")
 PROMPTING, NATIVE = "ramerge", "ramerge-native"
-"""Names of models for the checker: one that writes function names as they are, and one that writes `_` for `.`, which
-is what OpenAI's API asks for and what the package does for all models that it asks through that API's `tools`."""
+"""Names of models for the checker: the first writes function names unchanged; the second writes `_` for `.`, as
+OpenAI's API requires, and as the package does for all models that it queries through that API's `tools`.
+"""
 
 _MODULES = ("bfcl_eval", "tree_sitter", "tree_sitter_java", "tree_sitter_javascript")
 _STUBBED = "bfcl_eval.constants.model_config"
@@ -59,7 +60,7 @@ def load() -> Bfcl:
     """Load the modules of the package bfcl-eval.
 
     Raises:
-        EvaluationError: something is not installed, or in a version that the package does not work with.
+        EvaluationError: something is not installed, or has an incompatible version.
     """
     if absent := [name.replace("_", "-") for name in _MODULES if find_spec(name) is None]:
         problems = [f"ramerge/tool needs {', '.join(absent)}: {_INSTALL}"]
@@ -89,7 +90,7 @@ def load() -> Bfcl:
 
 @contextmanager
 def _copy() -> Iterator[None]:
-    """Within it `bfcl_eval` is imported afresh, with the stub; afterwards all is as it was before."""
+    """A context that imports a fresh copy of `bfcl_eval` with the stub, and restores all modules afterwards."""
     root = os.environ.get(_ROOT)
     before = _out_of_sight()
     try:

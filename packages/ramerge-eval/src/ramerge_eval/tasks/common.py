@@ -1,7 +1,8 @@
 """Parts that all tasks share: arguments, samples, requests to the model, and scores that are ratios.
 
-A metric is the sum of numerators over the sum of denominators of all samples, so an accuracy has (0, 1) or (1, 1), and
-the share of followed instructions (2, 3). Each sample's ratios are in its score's metadata, where tables find them.
+A metric is the sum of numerators divided by the sum of denominators over all samples. So a sample has, for example,
+(0, 1) or (1, 1) for accuracy, and (2, 3) for 2 of 3 followed instructions. The ratios are in the metadata of its score,
+where tables find them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RATIOS, SUBSET, CUT = "ratios", "subset", "cut"
 STOP, TOOLS = "stop", "tools"
 FAILURE = "its requests failed"
 ORIGINAL_TEXT = "ramerge_text"
-"""In a message's metadata: its text as the server sent it, where Inspect has taken the reasoning out of it."""
+"""Metadata key of a message: its text as sent by the server, if Inspect has removed the reasoning."""
 _MOST_CHARACTERS = 1000
 
 Ratio = tuple[float, float]
@@ -44,18 +45,18 @@ NEEDS = {
         "function": "--task-set rewards.function=file.py:compute_score",
     },
 }
-"""By task, the arguments without which it cannot run, and how to give them."""
+"""By task, its required arguments, and how to give them."""
 
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
 def lacking(task: str, arguments: Mapping[str, object]) -> list[str]:
-    """Problems of the task ramerge/NAME without arguments that it needs."""
+    """Return problems of the task ramerge/NAME: required arguments that are missing."""
     return [f"ramerge/{task} needs {how}" for name, how in NEEDS.get(task, {}).items() if not arguments.get(name)]
 
 
 def with_validation(make: Callable[..., Task]) -> Callable[..., Task]:
-    """Check the arguments of a task function by their annotations; wrong ones are an `EvaluationError`."""
+    """Check the arguments of a task function by their annotations; wrong arguments raise `EvaluationError`."""
     call = validate_call(make)
 
     @functools.wraps(make)
@@ -75,7 +76,7 @@ def with_validation(make: Callable[..., Task]) -> Callable[..., Task]:
 
 
 def choice(subsets: Subsets, all_names: Iterable[str]) -> list[str]:
-    """The names of subsets that a task is asked for: a list, or a text with commas; `all`.
+    """Return the names of the requested subsets, given as a list, or as text with commas; `all` means all.
 
     Raises:
         EvaluationError: some are unknown.
@@ -89,7 +90,7 @@ def choice(subsets: Subsets, all_names: Iterable[str]) -> list[str]:
 
 
 def for_each(names: Iterable[str], function: Callable[[str], T]) -> dict[str, T]:
-    """Call a function with each subset's name; one `EvaluationError` with the problems of all where it raised some."""
+    """Call a function with each subset's name; raise one `EvaluationError` with all problems."""
     results: dict[str, T] = {}
     problems: dict[str, None] = {}
     for name in names:
@@ -108,7 +109,7 @@ def sample(
     """Make a sample of a subset. Its question is a text, or a chat of messages with role and content.
 
     Raises:
-        ValidationError: they are no such messages.
+        ValidationError: the messages have another form.
     """
     question = content if isinstance(content, str) else _MESSAGES.validate_python(content)
     return Sample(id=f"{subset}/{key}", input=question, target=target, metadata={SUBSET: subset, **metadata})
@@ -126,12 +127,12 @@ async def ask(
     tools: Sequence[ToolInfo] = (),
     **options: object,
 ) -> ModelOutput:
-    """Make one request to the model, and count in the sample's store where the answer is cut off at the limit.
+    """Send one request to the model, and count in the sample's store whether the answer was cut off at the token limit.
 
     Args:
-        seed: of the task; each request sends one of its own, the same in every run. None sends none.
-        number: of the request among those of the sample.
-        options: of Inspect's `GenerateConfig`.
+        seed: the task's seed; each request sends its own seed, the same in every run. None sends no seed.
+        number: the number of the request in the sample.
+        options: fields of Inspect's `GenerateConfig`.
 
     Raises:
         EndpointError: no usable answer, after all retries.
@@ -155,14 +156,14 @@ async def ask(
 
 
 def is_cut(output: ModelOutput) -> bool:
-    """Whether an answer of the model ended at the limit of tokens."""
+    """Whether an answer of the model ended at the token limit."""
     return output.stop_reason in ("max_tokens", "model_length")
 
 
 def text_of(output: ModelOutput) -> str:
-    """The text of an answer, of whole characters, with the `<think>` that Inspect takes out of it.
+    """Return the text of an answer, in whole characters, including the `<think>` part that Inspect removes.
 
-    Where only Inspect's providers were at work, the spaces around that are not the model's.
+    If only Inspect's providers processed it, the spaces around this part are not the model's.
     """
     message = output.message
     thoughts = [] if isinstance(message.content, str) else message.content
@@ -177,7 +178,7 @@ def text_of(output: ModelOutput) -> str:
 
 @solver(name="ramerge/answer")
 def answer(seed: int | None) -> Solver:
-    """Solver of tasks with one request: the sample's messages, and the tools and stop texts of its metadata."""
+    """Solver for tasks with one request: sends the sample's messages, with the tools and stop texts of its metadata."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         tools = [ToolInfo.model_validate(each["function"]) for each in state.metadata.get(TOOLS, ())]
@@ -193,20 +194,20 @@ def answer(seed: int | None) -> Solver:
 
 
 def is_failed(state: TaskState) -> bool:
-    """Whether a request failed that the sample could not do without: solvers give the sample its output last."""
+    """Whether a request failed that the sample depends on; solvers set the sample's output last."""
     return not state.output.choices
 
 
 def score_of(
     state: TaskState, ratios: Mapping[str, Ratio], parsed: object = None, problem: str | None = None, **details: object
 ) -> Score:
-    """The score of a sample: shares to look at, and the ratios that metrics and tables are made of.
+    """Return the score of a sample: shares for display, and the ratios that metrics and tables use.
 
     Args:
-        ratios: of each metric, the main one first.
-        parsed: the answer as the checker understood it; anything JSON can hold.
-        problem: why it could not be understood or checked; None where it could, right or wrong.
-        details: for the metadata.
+        ratios: the ratio of each metric, the main metric first.
+        parsed: the answer as the checker understood it; any JSON value.
+        problem: why the answer could not be parsed or checked; None if it could, right or wrong.
+        details: further metadata.
     """
     cut = state.store.get(CUT)
     return Score(
@@ -224,7 +225,7 @@ def score_of(
 
 @metric(name="shares")
 def shares() -> Metric:
-    """The metric of all tasks: each figure as a ratio of sums; by subset, where there are several."""
+    """The metric of all tasks: each figure as a ratio of sums; by subset, if there are several."""
 
     def compute(scores: list[SampleScore]) -> Value:
         sums: dict[tuple[str, str], list[float]] = {}

@@ -1,14 +1,15 @@
-"""The tasks `ifeval` and `math`: IFEval, GSM8K and MATH500 with prompts and judgments of lm-eval, which asks no model.
+"""The tasks `ifeval` and `math`: IFEval, GSM8K and MATH500 with prompts and judgments of lm-eval, which itself queries
+no model.
 
 Sources: Gao et al., The Language Model Evaluation Harness, 2024, package `lm_eval`; Zhou et al., IFEval, 2023, arXiv
 2311.07911; Cobbe et al., GSM8K, 2021, arXiv 2110.14168; Hendrycks et al., MATH, 2021, arXiv 2103.03874, in the 500
 problems of Lightman et al., 2023, arXiv 2305.20050. The paper names lm-eval, but neither its tasks nor their settings.
 
 Prompts, examples, stop texts, filters and metrics are the package's own, called for one document at a time. Messages
-are what its chat endpoints send: `apply_chat_template` with `fewshot_as_multiturn`. IFEval's strict figures judge the
-reply as it is, loose ones also without its first or last line and without asterisks. MATH500 is `minerva_math500`, four
-fixed examples, with `math_verify`: the only metric in lm-eval that takes an answer out of `\\boxed{}`, the way chat
-models give it.
+are those of its chat endpoints: `apply_chat_template` with `fewshot_as_multiturn`. IFEval's strict figures judge the
+unchanged reply, loose figures also the reply without its first or last line and without asterisks. MATH500 is
+`minerva_math500`, four fixed examples, with `math_verify`: the only metric in lm-eval that extracts an answer from
+`\\boxed{}`, as chat models write it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _METRICS = {
     "gsm8k": {"flexible": ("flexible-extract", "exact_match"), "strict": ("strict-match", "exact_match")},
     "math500": {"accuracy": ("none", "math_verify")},
 }
-"""Figures of a subset: the filter that lm-eval applies to the answer, and its name for the metric."""
+"""Figures of a subset: the filter that lm-eval applies to the answer, and lm-eval's name of the metric."""
 
 _IFEVAL_FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "key": (int, str),
@@ -68,7 +69,7 @@ def ifeval(ifeval: Path | None = None, seed: common.Seed = 0) -> Task:
 
     Args:
         ifeval: JSON lines with key, prompt, instruction_id_list and kwargs; by default the hub's.
-        seed: of sampling.
+        seed: the seed of sampling.
     """
     # draws samples of the text, without a seed each time others
     _import("langdetect").DetectorFactory.seed = 0
@@ -91,14 +92,14 @@ def math(
     """The task `math`: GSM8K and MATH500, with lm-eval's prompts and checkers.
 
     Args:
-        subsets: of gsm8k and math500.
+        subsets: gsm8k, math500, or both.
         gsm8k: JSON lines with question and answer; by default the hub's.
-        gsm8k_train: its training set, which examples are drawn from. A local test set without it is lm-eval's
-            `gsm8k_cot`, whose eight fixed examples ship with lm-eval.
+        gsm8k_train: its training set, from which examples are drawn. A local test set without a training set uses
+            lm-eval's `gsm8k_cot`, with the eight fixed examples of lm-eval.
         math500: JSON lines with problem and answer, or whole prompts as prompt and answer; by default the hub's.
-        fewshot: examples before a question, each a turn of the chat; by default lm-eval's number, and none where the
-            data has whole prompts.
-        seed: of sampling.
+        fewshot: the number of examples before a question, each a turn of the chat; by default lm-eval's number, or none
+            if the data has whole prompts.
+        seed: the seed of sampling.
     """
     names = common.choice(subsets, ("gsm8k", "math500"))
     examples: dict[str, object] = {} if fewshot is None else {"num_fewshot": fewshot}
@@ -174,7 +175,7 @@ def _gsm8k_documents(path: Path) -> Records:
 
 
 def _math500_documents(path: Path, text: str) -> Records:
-    """With `text` the field that holds the problem. Where there is no solution, it is the answer in a box."""
+    """Read MATH500. `text`: the field of the problem. Without a solution, the solution is the answer in a box."""
     records = read_records(path, {text: str, "answer": str})
     refuse_duplicates(path, [str(record["unique_id"]) for record in records if "unique_id" in record])
     solutions = [record.get("solution") or f"\\boxed{{{record['answer']}}}" for record in records]
@@ -187,7 +188,7 @@ def _math500_documents(path: Path, text: str) -> Records:
 
 
 def _boxed_answer(solution: str) -> str | None:
-    """Content of a solution's last box, as lm-eval reads it; None where it cannot."""
+    """Return the content of a solution's last box, as lm-eval reads it; None if it cannot."""
     utils = _import("lm_eval.tasks.hendrycks_math.utils")
     try:
         answer: str = utils.remove_boxed(utils.last_boxed_only_string(solution))
@@ -197,7 +198,7 @@ def _boxed_answer(solution: str) -> str | None:
 
 
 def _math_verify(document: Mapping[str, Any], replies: Sequence[str]) -> dict[str, Any]:
-    """minerva_math500's `math_verify`, without the `exact_match` next to it, which takes ten times as long."""
+    """Compute minerva_math500's `math_verify` without its `exact_match`, which takes ten times as long."""
     utils = _import("lm_eval.tasks.minerva_math.utils")
     target = utils.parse(replies[0])
     is_right = utils.verify(gold=utils.parse(document["solution"]), target=target)
@@ -210,14 +211,14 @@ def _math_verify(document: Mapping[str, Any], replies: Sequence[str]) -> dict[st
 
 
 class _LoadedTask:
-    """A `ConfigurableTask` of lm-eval that has its data."""
+    """A `ConfigurableTask` of lm-eval with its data."""
 
     def __init__(self, task: Any) -> None:
         self._task = task
         self.documents: dict[str, Mapping[str, Any]] = {}
 
     def questions(self) -> Iterator[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
-        """All documents of a task of lm-eval in their order, each with its messages.
+        """Yield all documents of a task of lm-eval in order, each with its messages.
 
         Examples are drawn as `simple_evaluate` draws them: by one generator, document after document.
         """
@@ -233,7 +234,7 @@ class _LoadedTask:
             yield document, messages
 
     def samples(self, subset: str) -> Iterator[Sample]:
-        """The documents of a task of lm-eval as samples, by their place in the data where they have no key."""
+        """Yield the documents of a task of lm-eval as samples, numbered by place in the data if they have no key."""
         stop = self._task.config.generation_kwargs["until"]
         for number, (document, messages) in enumerate(self.questions()):
             item = common.sample(subset, str(document.get("key", number)), messages, **{common.STOP: stop})
@@ -241,7 +242,7 @@ class _LoadedTask:
             yield item
 
     def judge(self, document: Mapping[str, Any], reply: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
-        """Judge a reply: results of each of the filters of lm-eval's task, with its metrics."""
+        """Judge a reply: return the results of each filter of lm-eval's task, with its metrics."""
         instance = import_module("lm_eval.api.instance").Instance("generate_until", document, (), 0)
         instance.resps = [reply]
         with _containment():
@@ -306,14 +307,14 @@ def _load(
 
     Args:
         folder: the task's folder among `lm_eval.tasks`.
-        path: where the documents are from.
-        documents: by split, kept in memory; None takes the task's own from the hub.
+        path: the file of the documents, if any.
+        documents: by split, in memory; None loads the task's own from the hub.
         changes: entries of the task's configuration to replace.
-        about: the hub's data set, and the fields of a file that replaces it.
+        about: names the hub's data set, and the fields of a file that replaces it.
         data: the file's name; by default the task's.
 
     Raises:
-        EvaluationError: the data cannot be had or used, or no prompt can be made with these examples.
+        EvaluationError: the data cannot be loaded or used, or no prompt can be made with these examples.
     """
     local = {} if documents is None else {"custom_dataset": functools.partial(_dataset, documents)}
     entry = {"task": name, **changes, **local}
@@ -333,7 +334,7 @@ def _load(
 
 
 def _import(module: str) -> Any:
-    """A module of lm-eval or of its helpers, whose warnings are kept off the terminal."""
+    """Import a module of lm-eval or of its helpers, and hide its warnings."""
     with _containment(), _no_downloads_of_nltk():
         return import_module(module)
 
@@ -357,10 +358,10 @@ def _dataset(documents: Mapping[str, Records], **_metadata: object) -> Any:
 
 @contextmanager
 def _containment() -> Iterator[None]:
-    """Keep warnings and random numbers of lm-eval in here.
+    """A context that hides lm-eval's warnings, and keeps its random numbers from affecting others.
 
-    Some checkers draw at random what a document leaves open; with the same seed each time, an answer's score does not
-    depend on what came before it.
+    Some checkers draw random values that a document leaves open; with the same seed each time, an answer's score does
+    not depend on earlier answers.
     """
     luck = random.getstate()
     random.seed(0)
@@ -382,7 +383,9 @@ def _without_logs() -> Iterator[None]:
 
 @contextmanager
 def _no_downloads_of_nltk() -> Iterator[None]:
-    """Importing IFEval's checkers downloads into the home folder, unless the process says that it is not the first."""
+    """A context without downloads: IFEval's checkers download to the home folder when imported, except if `LOCAL_RANK`
+    is set.
+    """
     before = os.environ.get("LOCAL_RANK")
     os.environ["LOCAL_RANK"] = "1"
     try:

@@ -26,7 +26,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 def parameters(name: str) -> list[str]:
-    """The parameters of the task ramerge/NAME, files of the user included.
+    """Return the parameters of the task ramerge/NAME, including the user's files.
 
     Raises:
         EvaluationError: there is no such task.
@@ -37,6 +37,6 @@ def parameters(name: str) -> list[str]:
 
 
 def data_sets(name: str) -> list[str]:
-    """The parameters of the task ramerge/NAME that are files or folders of the user."""
+    """Return the parameters of the task ramerge/NAME that are the user's files or folders."""
     hints = get_type_hints(TASKS[name])
     return [parameter for parameter, hint in hints.items() if Path in get_args(hint)]

@@ -1,4 +1,4 @@
-"""The search tool of the task `search`: a BM25 index over the user's documents, or a server that is asked by HTTP.
+"""The search tool of the task `search`: a BM25 index over the user's documents, or a server queried by HTTP.
 
 BM25 is `bm25s` (Lù 2024, arXiv:2407.03618): it needs only numpy and keeps the index in sparse arrays. `rank_bm25`
 visits every document in Python for each query, and Pyserini needs Java.
@@ -26,7 +26,7 @@ _FIRST_WAIT = 1.0  # seconds, which double
 
 @dataclass(frozen=True, slots=True)
 class RetrievedDocument:
-    """A document that the search tool finds. `title` is empty where the source has none."""
+    """A document that the search tool finds. `title` is empty if the source has none."""
 
     title: str
     text: str
@@ -36,10 +36,10 @@ class Retriever(Protocol):
     """The search tool: finds documents for a query."""
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """At most `k` documents for a query, the best first; none where nothing fits.
+        """Return at most `k` documents for a query, best first; empty if nothing matches.
 
         Raises:
-            EndpointError: the search could not be done, after all tries.
+            EndpointError: the search failed, after all tries.
         """
 
 
@@ -61,7 +61,7 @@ class BM25:
         self._index.index(tokens, show_progress=False)
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """Search in a thread, so that other samples are not held up."""
+        """Search in a thread, so that other samples are not blocked."""
         return await asyncio.to_thread(self._search, query, k)
 
     def _search(self, query: str, k: int) -> list[RetrievedDocument]:
@@ -73,7 +73,7 @@ class BM25:
 
 
 def open_retriever(engine: str, documents: Path | None) -> Retriever:
-    """Open the search tool: `bm25` over a file of documents, or a server at an address, which is asked once.
+    """Open the search tool: `bm25` over a file of documents, or a server at an address, which gets a test query.
 
     Raises:
         EvaluationError: something is missing or wrong, or the server does not answer.
@@ -123,7 +123,7 @@ def read_documents(path: Path) -> list[RetrievedDocument]:
 
 
 def _document(record: Mapping[str, object]) -> RetrievedDocument:
-    """The document of a record. Raises `ValueError` where it has neither layout."""
+    """Return the document of a record. Raises `ValueError` if it has neither layout."""
     contents = record.get("contents")
     if isinstance(contents, str):
         first, _, rest = contents.partition("\n")
@@ -136,9 +136,9 @@ def _document(record: Mapping[str, object]) -> RetrievedDocument:
 
 
 class RetrievalServer:
-    """A retrieval server in Search-R1's format (github.com/PeterGriffinJin/Search-R1) at a whole address.
+    """A retrieval server in Search-R1's format (github.com/PeterGriffinJin/Search-R1), given by its full address.
 
-    It is sent `{"queries": [query], "topk": k, "return_scores": true}` and answers
+    It receives `{"queries": [query], "topk": k, "return_scores": true}` and answers
     `{"result": [[{"document": {"contents": ...}, "score": ...}, ...]]}`, with documents in the layouts of
     `read_documents`.
     """
@@ -147,10 +147,10 @@ class RetrievalServer:
         self._url = url
 
     def check(self) -> None:
-        """Make sure that the retrieval server answers a query, tried once.
+        """Check with one try that the retrieval server answers a query.
 
         Raises:
-            EvaluationError: it cannot be reached, or answers something else.
+            EvaluationError: the server cannot be reached, or its answer has another form.
         """
         try:
             asyncio.run(self._search("Who wrote Hamlet?", 1))
@@ -158,7 +158,7 @@ class RetrievalServer:
             raise EvaluationError(error.problems) from error
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """Search by the server; try again where it cannot be reached, takes too long or fails."""
+        """Search with the server; try again if it cannot be reached, takes too long or fails."""
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
         again = AsyncRetrying(
@@ -192,4 +192,4 @@ class RetrievalServer:
 
 
 class _PassingError(EndpointError):
-    """A failure of the retrieval server that may have passed when it is asked again."""
+    """A failure of the retrieval server that may be temporary."""

@@ -1,7 +1,7 @@
 """The task `rewards`: the user's prompts, scored by a reward function in verl's form.
 
-Records are those of verl's data sets (docs/preparation/prepare_data of verl): `prompt` is a text or a list of messages,
-`reward_model` holds `ground_truth`, and `data_source` and `extra_info` are passed on. The function is verl's
+Records have the form of verl's data sets (docs/preparation/prepare_data of verl): `prompt` is a text or a list of
+messages, `reward_model` holds `ground_truth`, and `data_source` and `extra_info` are passed on. The function is verl's
 `compute_score(data_source, solution_str, ground_truth, extra_info)`; it returns a number, or a mapping with `score` (of
 earlier versions: `reward`).
 """
@@ -41,8 +41,8 @@ def rewards(
     Args:
         prompts: JSON lines or verl's parquet: prompt, reward_model with ground_truth, data_source, extra_info.
         function: file.py:compute_score or module:compute_score.
-        reward_seconds: that one call of the function may take.
-        seed: of sampling.
+        reward_seconds: the time limit of one call of the function.
+        seed: the seed of sampling.
     """
     if problems := common.lacking("rewards", {"prompts": prompts, "function": function}):
         raise EvaluationError(problems)
@@ -74,7 +74,7 @@ def _reward(function: Callable[..., object], seconds: float) -> Scorer:
 
 
 def _call(function: Callable[..., Any], prompt: Mapping[str, Any], text: str) -> tuple[float, Mapping[str, Any]]:
-    """Call the reward function: the reward, and what else it says."""
+    """Call the reward function; return the reward, and its other results."""
     result = function(
         data_source=prompt["data_source"],
         solution_str=text,

@@ -1,21 +1,21 @@
 """The task `search`: open-domain questions, NQ and 2WikiMultiHopQA, with a search tool in ZeroSearch's turn format.
 
 The protocol is ZeroSearch's (Sun et al. 2025, arXiv:2505.04588; github.com/Alibaba-NLP/ZeroSearch, Apache-2.0), whose
-prompt and replies of the environment are quoted word by word from `inference.py` and `llm_agent/generation.py`. The
+prompt and environment replies are quoted verbatim from `inference.py` and `llm_agent/generation.py`. The
 model thinks, searches between `<search>` tags, gets documents between `<information>` tags, and answers between
 `<answer>` tags. Defaults are those of its validation: greedy, five searches of five documents, then one last turn, 500
 tokens each.
 
-Where this differs from the original:
+Differences from the original:
 
 - `em` is an exact match; the original counts an answer that contains a gold answer. `match=contains` does too.
-- Answers are looked for in what the model wrote. The original looks in the whole text, where its prompt and its remark
-  on invalid turns hold such tags too: a model that never answers has answered "Beijing" or "and".
-- A gold answer that normalization leaves empty ("A+", "---") is compared as it stands, not as an empty text.
+- Answers are searched only in the model's own text. The original searches the whole text, where its prompt and its
+  remark on invalid turns hold such tags too: a model that never answers has answered "Beijing" or "and".
+- A gold answer that is empty after normalization ("A+", "---") is compared unnormalized, not as an empty text.
 - Documents are cut at `max_information` characters, the original's text between its tags at 2048 tokens. It also drops
-  the start of prompts over 4096 tokens; here, a conversation that the server finds too long is a failed request.
-- `continuation=turn` gives documents in a user's turn, since a chat cannot go on with an unfinished text. With
-  `prefill` the model continues its own text, as it was trained, where the server can do that (vLLM, SGLang).
+  the start of prompts over 4096 tokens; here, a conversation that is too long for the server is a failed request.
+- `continuation=turn` passes documents in a user's turn, since a chat cannot continue an unfinished text. With
+  `prefill`, the model continues its own text, as it was trained, if the server supports it (vLLM, SGLang).
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ def search(
     """The task `search`: questions with a search tool, turn by turn (ZeroSearch).
 
     Args:
-        subsets: of nq and 2wiki.
+        subsets: nq, 2wiki, or both.
         nq: NQ-open, question and answer, or FlashRAG's layout; by default the hub's.
         wiki: 2WikiMultiHopQA, in its own or FlashRAG's layout; by default the hub's.
-        documents: what is searched, contents, or title and text.
+        documents: the documents to search: contents, or title and text.
         engine: bm25 over the documents, or a retriever's address.
-        max_turns: turns that are answered; one more ends the conversation.
-        topk: documents a search.
-        max_information: characters of documents a search.
-        match: what em counts; contains is the original's.
+        max_turns: the number of turns that are answered; one more turn ends the conversation.
+        topk: documents per search.
+        max_information: characters of documents per search.
+        match: the answers that em counts; `contains` is the original's rule.
         continuation: how the model gets documents.
-        seed: of sampling.
+        seed: the seed of sampling.
     """
     files = {"nq": nq, "2wiki": wiki}
     names = common.choice(subsets, files)
@@ -105,7 +105,7 @@ def search(
 def _converse(
     retriever: Retriever, max_turns: int, topk: int, max_information: int, continuation: str, seed: int | None
 ) -> Solver:
-    """Solver: turns of the model, answered by searches. What each was is in the store: `search`, `answer` or None."""
+    """Solver: turns of the model, with replies to searches. Stores each turn's kind: `search`, `answer` or None."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         messages: list[ChatMessage] = list(state.messages)
@@ -157,19 +157,19 @@ def _answers(match: str) -> Scorer:
 
 
 def comparable(text: str) -> str:
-    """A text as `matches` compares it, as in ZeroSearch's `qa_em.py`; one that normalizing leaves empty stays."""
+    """Return a text normalized for `matches`, as in ZeroSearch's `qa_em.py`; unnormalized if nothing would be left."""
     return short_answers.normalized(text) or text.strip().lower()
 
 
 def matches(answer: str, gold: str, *, is_partial: bool = False) -> bool:
-    """Whether the answer of the task `search` is the gold one, or contains it, both normalized."""
+    """Whether the answer of the task `search` equals, or contains, the gold answer, both normalized."""
     return comparable(gold) in comparable(answer) if is_partial else comparable(gold) == comparable(answer)
 
 
 def _cut(output: ModelOutput) -> str:
-    """A turn of the model up to its first search or, without one, its first answer.
+    """Cut a turn of the model after its first search or, without a search, its first answer.
 
-    Servers leave out the text at which they stop, so the end of a search is put back where one is open.
+    Servers leave out the text at which they stop, so an open search gets its closing tag back.
     """
     text = common.text_of(output)
     is_open = text.rfind("<search>") > max(text.rfind("</search>"), text.rfind("</answer>"))
@@ -182,9 +182,9 @@ def _cut(output: ModelOutput) -> str:
 
 
 def _action(turn: str) -> tuple[str | None, str]:
-    """The first complete search or answer of a turn and what it holds, or None and nothing.
+    """Return the first complete search or answer of a turn, and its content; or None and an empty text.
 
-    The same as a search for `<(search|answer)>(.*?)</\\1>`, which takes quadratic time where many tags stay open.
+    Equivalent to a search for `<(search|answer)>(.*?)</\\1>`, which takes quadratic time if many tags stay open.
     """
     actions = []
     for name in ("search", "answer"):
@@ -196,13 +196,13 @@ def _action(turn: str) -> tuple[str | None, str]:
 
 
 def _answers_in(turn: str) -> list[str]:
-    """Text between tags, as `<answer>(.*?)</answer>` finds it, in linear time."""
+    """Return the texts between tags, as `<answer>(.*?)</answer>` finds them, in linear time."""
     parts = turn.split("</answer>")[:-1]
     return [part.split("<answer>", 1)[1] for part in parts if "<answer>" in part]
 
 
 def _samples(subset: str, path: Path | None) -> list[Sample]:
-    """Samples of the task `search`, from a file in the layout of NQ-open, 2WikiMultiHopQA or FlashRAG."""
+    """Read samples of the task `search`, from a file in the layout of NQ-open, 2WikiMultiHopQA or FlashRAG."""
     if path is None:
         instead = (
             f"give --data {'wiki' if subset == '2wiki' else subset}=FILE, JSON with question and answer or "

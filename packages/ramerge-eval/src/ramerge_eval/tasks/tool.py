@@ -1,13 +1,13 @@
 """The task `tool`: the 13 single-turn subsets of the Berkeley Function Calling Leaderboard.
 
 Source: Patil et al., The Berkeley Function Calling Leaderboard, ICML 2025. Questions, possible answers, prompt, decoder
-and checker are those of the package `bfcl-eval`, so a score is what the package gives to the same output. Two things
-differ, for answers that no model means. The package computes operators in arguments by `eval`; here
-that does arithmetic and nothing else. And answers beyond a length count as undecodable, since its parsers overflow
-the stack on deep nesting.
+and checker are those of the package `bfcl-eval`, so a score equals the package's score of the same output. Two things
+differ, for answers that no model intends. The package computes operators in arguments by `eval`; here, only arithmetic
+is computed. And answers beyond a length count as undecodable, because the package's parsers overflow the stack on deep
+nesting.
 
-By the package's rules an answer that is not decodable is right in `irrelevance` and `live_irrelevance`, and wrong
-in other categories. An answer that makes its checker fail counts as wrong, where the package's own run would stop.
+By the package's rules, an undecodable answer is right in `irrelevance` and `live_irrelevance`, and wrong in other
+categories. An answer that makes the checker fail counts as wrong; the package's own run would stop.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ def tool(
     """The task `tool`: function calls (BFCL), judged by bfcl-eval's own checker.
 
     Args:
-        subsets: of BFCL's 13 single-turn ones.
+        subsets: some of BFCL's 13 single-turn subsets.
         bfcl: a folder like bfcl_eval/data; by default the package's own.
-        mode: functions in the system prompt and calls in the text, or through the API's tools and tool_calls.
-        seed: of sampling.
+        mode: `prompting` has functions in the system prompt and calls in the text; `native` uses the API's tools and
+            tool_calls.
+        seed: the seed of sampling.
     """
     by_subset = common.for_each(common.choice(subsets, SUBSETS), lambda subset: _samples(subset, bfcl, mode))
     return Task(
@@ -73,7 +74,7 @@ def tool(
 
 
 def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
-    """Samples of a subset of BFCL, in the order of the file."""
+    """Read the samples of a subset of BFCL, in the order of the file."""
     package = bfcl.load()
     path = (folder or Path(package.config.PROMPT_PATH)) / f"{package.config.VERSION_PREFIX}_{subset}.json"
     records = read_records(path, {"id": str, "question": list, "function": list})
@@ -96,7 +97,9 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
 
 
 def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] | None, mode: Mode) -> Sample:
-    """A sample of BFCL: tools as its handlers for chat APIs send them, types for its checker as in the language."""
+    """Make a sample of BFCL: tools in the form of its handlers for chat APIs, types for its checker in the language's
+    form.
+    """
     package = bfcl.load()
     parameters = {function["name"]: function["parameters"]["properties"] for function in record["function"]}
     for each in truth or ():  # some of BFCL's own answers have arguments that their function does not take
@@ -158,7 +161,7 @@ def _score_calls(state: TaskState, mode: Mode) -> Score:
 
 
 def _decoded(output: ModelOutput, language: str, mode: Mode) -> object:
-    """Calls as the package's decoder gives them; raises whatever it raises on what is none."""
+    """Decode calls with the package's decoder; raises whatever it raises for an answer without calls."""
     package = bfcl.load()
     if mode == "native":
         if not (calls := output.message.tool_calls):
@@ -173,7 +176,7 @@ def _decoded(output: ModelOutput, language: str, mode: Mode) -> object:
 
 
 def _verdict(state: TaskState, is_right: bool, calls: object, problem: str | None = None, **about: object) -> Score:
-    """The score of an answer. `calls` are shown as they are, or cut where they hold what JSON does not, or much."""
+    """Return the score of an answer. `calls` are shown unchanged, or cut if they are too long or not JSON."""
     text, unwritable = call_within_limit(partial(json.dumps, allow_nan=False), calls)
     is_long = unwritable is not None or len(text or "") > _MOST_CHARACTERS
     short_text = _text(calls) if is_long else calls

@@ -1,9 +1,9 @@
 """Assertions and the function that they test, in two processes with nothing but plain values between them.
 
 `judging` hands the text of this file to two sandboxes, so it imports nothing of ramerge. In one, `judge` runs the
-benchmark's assertions; a name in them that is not defined there is a `RemoteProgram`, which stands for something of the
-program. In the other, `answer` runs the program and does what remotes ask. So a program can give wrong answers, and
-nothing else: it shares no object, no memory, and no file with the process that says whether the assertions hold.
+benchmark's assertions; an undefined name in them is a `RemoteProgram`, which stands for an object of the program. In
+the other, `answer` runs the program and serves the remotes' requests. So a program can only give wrong answers: it
+shares no object, no memory, and no file with the process that decides whether the assertions hold.
 
 Each message is a line of JSON of at most `MOST_BYTES`:
 
@@ -11,10 +11,10 @@ Each message is a line of JSON of at most `MOST_BYTES`:
     answered   ["value", result, [argument after the call, or null if it is the same, ...]],
                ["raised", name of a built-in exception], ["missing", name], ["too", "deep" or "large"]
 
-A target is the name of a global variable, or the number of an object that the program holds on to. None, bool, int,
-float, complex, str, bytes, list, tuple, dict, set, frozenset and range cross as they are. Of the program's values,
-those of a class derived from these cross as the plain value, scalars of numpy as Python's, and iterators as their first
-`MOST_ITEMS` items. Everything else stays where it is, and its number crosses.
+A target is the name of a global variable, or the number of an object that the program keeps. None, bool, int,
+float, complex, str, bytes, list, tuple, dict, set, frozenset and range cross unchanged. The program's values
+of derived classes cross as the plain value, scalars of numpy as Python's, and iterators as their first
+`MOST_ITEMS` items. Other objects stay, and only their number crosses.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ _EXCEPTIONS = {
 
 
 class UncrossableError(Exception):
-    """Error about a value that is nested too deeply or too large to cross, `deep` or `large`."""
+    """A value is nested too deeply or too large to cross; the argument is `deep` or `large`."""
 
 
 class DialogueFailure(BaseException):
-    """Error that the program has failed the test; no assertion may catch this."""
+    """The program has failed the test; no assertion may catch this."""
 
 
 class Channel:
-    """Messages between the two processes, over standard input and output, which are something else from then on."""
+    """Messages between the two processes, over standard input and output, which are replaced for all other uses."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -95,10 +95,10 @@ class Channel:
 
 
 def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
-    """Encode a value for JSON. What is not plain is encoded as what `other` makes of it.
+    """Encode a value for JSON. Values that are not plain are first converted by `other`.
 
     Raises:
-        UncrossableError: it is nested too deeply.
+        UncrossableError: the value is nested too deeply.
     """
     if level > MOST_LEVELS:
         raise UncrossableError("deep")
@@ -115,7 +115,7 @@ def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
 
 
 def decode(message: Any, lookup: Callable[[str | int], Any]) -> Any:
-    """Decode a value; `lookup` gives what a target stands for.
+    """Decode a value; `lookup` returns the object of a target.
 
     Raises:
         ValueError, TypeError, OverflowError, RecursionError: the message is malformed.
@@ -144,7 +144,7 @@ def _items(items: list[Any], are_all: bool) -> Iterator[Any]:
 
 
 class RemoteProgram:
-    """Something of the program's: it can be called, and its attributes be read and set. No other use tells anything."""
+    """An object of the program: it can be called, and its attributes read and set. Any other use fails the test."""
 
     __slots__ = ("_channel", "_target")
 
@@ -227,9 +227,9 @@ def judge(code: str, assertions: str, function: str) -> NoReturn:
     """Run the assertions, and end this process: with 0 if all hold, otherwise with 1 and the reason as its last line.
 
     Args:
-        code: code that the question gives.
-        assertions: code.
-        function: the program's function that they test, whatever else has that name.
+        code: the code given in the question.
+        assertions: the code of the assertions.
+        function: the program's function to test, even if something else has that name.
     """
     try:
         channel = Channel()
@@ -257,12 +257,12 @@ def judge(code: str, assertions: str, function: str) -> NoReturn:
 
 
 def answer(code: str, program: str, function: str) -> None:
-    """Run the program, and do what the assertions' process asks until no request can come any more.
+    """Run the program, and serve requests of the assertions' process until it ends.
 
     Args:
-        code: code that the question gives, which programs need not repeat.
-        program: code.
-        function: what it must define; a stub of it that is given counts for nothing.
+        code: the code given in the question, which programs need not repeat.
+        program: the code of the program.
+        function: the function that it must define; a stub in the question does not count.
     """
     channel = Channel()
     module = sys.modules["__main__"] = ModuleType("__main__")

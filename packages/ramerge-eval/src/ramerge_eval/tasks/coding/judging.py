@@ -1,4 +1,4 @@
-"""Programs against tests: each pair is run once, in bubblewrap or in any other sandbox of Inspect's."""
+"""Runs programs against tests: each pair once, in bubblewrap or in any other sandbox of Inspect."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _NO_START = 125  # of `pair`
 
 
 class Programs(Protocol):
-    """Runner of Python programs in a sandbox: `BubblewrapSandbox`, or another of Inspect's."""
+    """Runner of Python programs in a sandbox: `BubblewrapSandbox`, or another sandbox of Inspect."""
 
     async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
         """Run a Python program in the sandbox to its end or to a limit."""
 
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
-        """Run two Python programs in the sandbox, each of which reads what the other one prints."""
+        """Run two Python programs in the sandbox, each of which reads what the other prints."""
 
 
 def programs() -> Programs:
-    """The runner of programs for the sample that is scored."""
+    """Return the runner of programs for the sample being scored."""
     environment = sandbox()
     try:
         return environment.as_type(BubblewrapSandbox)  # Inspect wraps it
@@ -54,7 +54,7 @@ class _Run(NamedTuple):
     stdin: str
 
     def text(self) -> str:
-        """The program as it is run."""
+        """Return the text of the program to run."""
         needs_typing = _TYPING.search(self.program) and "from __future__" not in self.program
         return f"{_IMPORT if needs_typing else ''}{self.program}"
 
@@ -64,9 +64,9 @@ class Judge:
     """Judge of the programs of one problem, which it runs in a sandbox.
 
     Attributes:
-        limits: of each run.
-        outcomes: how many runs ended how, in the sandbox's words; one whose assertions do not hold is an `error`.
-        reasons: how often assertions failed for which reason, where no limit was met.
+        limits: the limits of each run.
+        outcomes: the number of runs by the sandbox's status; a run whose assertions fail is an `error`.
+        reasons: the number of failed assertions by reason, if no limit was reached.
     """
 
     sandbox: Programs
@@ -76,7 +76,7 @@ class Judge:
     reasons: Counter[str] = field(default_factory=Counter)
 
     async def table(self, programs: Sequence[str | None], cases: Sequence[Case | None]) -> Table:
-        """Run programs on tests: which pass which; None passes nothing."""
+        """Run programs on tests, and return which pass; a missing program or test (None) passes nothing."""
         runs: dict[_Run, set[Case]] = {}
         for program in programs:
             for case in cases:
@@ -92,7 +92,7 @@ class Judge:
         ]
 
     async def _passes(self, run: _Run, cases: set[Case]) -> set[Case]:
-        """The cases, all of one run, that a program passes. Its output may be large and is not kept."""
+        """Return the cases of a run that a program passes. Its output may be large and is not kept."""
         if not run.assertions:
             outcome = await self.sandbox.run(run.text(), run.stdin, limits=self.limits)
             self.outcomes[outcome.status] += 1
@@ -112,7 +112,7 @@ class Judge:
 
 
 class _OtherSandbox:
-    """Programs in docker, or what else the user chose, whose own limits hold besides the one on time."""
+    """Programs in docker, or another sandbox of the user's choice, with its own limits besides the time limit."""
 
     def __init__(self, environment: SandboxEnvironment) -> None:
         self._environment = environment
@@ -131,7 +131,7 @@ class _OtherSandbox:
         return outcome, Outcome("ok", 0, "", "")
 
     async def _execute(self, programs: Sequence[str], stdin: str, limits: Limits) -> Outcome:
-        """How the first program ended, whose arguments are the files of the others."""
+        """Run the first program with the files of the others as its arguments; return its outcome."""
         files = [f"{uuid.uuid4().hex}.py" for _ in programs]
         for file, program in zip(files, programs, strict=True):
             await self._environment.write_file(file, program.encode("utf-8", errors="surrogatepass"))

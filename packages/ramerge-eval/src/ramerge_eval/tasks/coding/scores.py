@@ -1,8 +1,8 @@
-"""Metrics of a problem, from which programs pass which tests, as in CURE (evaluation/eval.py).
+"""Metrics of a problem, computed from which programs pass which tests, as in CURE (evaluation/eval.py).
 
 A problem has k programs, t ground-truth tests and m generated tests. G[i, j] is whether program i passes ground-truth
-test j, U[i, j] whether it passes generated test j, C are the correct programs: those i with G[i, j] for all j.
-Each figure is a sum over the problems divided by another:
+test j, U[i, j] whether it passes generated test j; C is the set of correct programs, i with G[i, j] for all j.
+Each figure is a ratio of two sums over the problems:
 
     acc               |C|                                                      / k
     accumulated       sum of G                                                 / k t
@@ -11,10 +11,9 @@ Each figure is a sum over the problems divided by another:
     bon_acc           whether b is in C                                        / 1        where m > 0
     bon_accumulated   sum of G[b, j]                                           / t        where m > 0
 
-b is the program of the first n with the most U[i, j] among the first m' generated tests, the first of equals, for
-BoN(n, m'). A program or test that is absent from an answer passes nothing and is passed by nothing. Here it counts;
-CURE leaves tests that it cannot read, and problems without any, out of its sums. A problem for which no tests are asked
-has no weight in the last four.
+For BoN(n, m'), b is the program among the first n that passes most of the first m' generated tests; the first one, if
+several are equal. An answer without a program or test counts as a failing program or test; CURE leaves tests that it
+cannot read, and problems without any, out of its sums. A problem without requested tests has no weight in the last 4.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from ramerge_eval.tasks.common import Ratio
 METRICS = ("acc", "accumulated", "ut", "ut_accumulated", "bon_acc", "bon_accumulated")
 
 Table = Sequence[Sequence[bool]]
-"""Programs by tests: whether one passes the other."""
+"""Rows of programs, columns of tests: whether the program passes the test."""
 
 
 def figures(truth: Table, own_tests: Table, bon: tuple[int, int]) -> dict[str, Ratio]:
-    """All metrics of one problem, from which programs pass which tests.
+    """Compute all metrics of one problem, from which programs pass which tests.
 
     Args:
-        truth: programs by ground-truth tests.
-        own_tests: programs by generated tests, of which there may be none.
+        truth: results of ground-truth tests.
+        own_tests: results of generated tests, which may be empty.
         bon: n and m' of BoN.
     """
     correct = [row for row, results in zip(own_tests, truth, strict=True) if all(results)]
@@ -51,14 +50,16 @@ def figures(truth: Table, own_tests: Table, bon: tuple[int, int]) -> dict[str, R
 
 
 def nothing(programs: int, truth: int, own_tests: int) -> dict[str, Ratio]:
-    """The metrics of a problem whose requests all failed: as if all programs had been right and no test."""
+    """Return the metrics of a problem whose requests all failed: zero, with the weights as if all programs had been
+    right.
+    """
     weight = 1.0 if own_tests else 0.0
     whole = (programs, programs * truth, own_tests, programs * own_tests, weight, truth * weight)
     return {name: (0.0, float(each)) for name, each in zip(METRICS, whole, strict=True)}
 
 
 def best(own_tests: Table, bon: tuple[int, int]) -> int:
-    """The program that BoN takes: the first with the most generated tests passed."""
+    """Return the program that BoN chooses: the first with the most generated tests passed."""
     programs, tests = bon
     counts = [sum(row[:tests]) for row in own_tests[:programs]]
     return counts.index(max(counts))

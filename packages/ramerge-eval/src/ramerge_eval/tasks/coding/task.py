@@ -1,4 +1,4 @@
-"""The task `coding`: programs and unit tests are written by the model, and scored by running them in the sandbox."""
+"""The task `coding`: the model writes programs and unit tests, which are scored by running them in the sandbox."""
 
 from __future__ import annotations
 
@@ -56,20 +56,21 @@ def coding(
 ) -> Task:
     """The task `coding`: programs and unit tests, run against each other and the truth (CURE).
 
-    Sampling is the paper's, the length and the cap on tests are CURE's. CURE also sets top_k to 40, as `--top-k` can.
+    Sampling settings are the paper's; the length and the cap on tests are CURE's. CURE also sets top_k to 40, as
+    `--top-k` can.
 
     Args:
-        subsets: of livebench, livecodebench, mbpp, codecontests, codeforces and humaneval.
+        subsets: some of livebench, livecodebench, mbpp, codecontests, codeforces and humaneval.
         livebench, livecodebench, codecontests, codeforces: files in CURE's layout; by default the hub's.
         mbpp: a file in MBPP's own layout or CURE's; by default CURE's of the hub.
-        programs: asked for, a problem.
-        tests: unit tests asked for, a problem; 0 scores only programs.
-        bon: n, m of BoN: of n programs, by m generated tests; by default all that is asked for, up to four.
-        max_tests: ground-truth tests used, a problem; HumanEval's are all used.
-        examples: show a problem's public tests where a test is asked for.
-        time_limit: seconds a run, where the data states none.
-        sandbox: where programs run: `bubblewrap`, `docker`, or `local`, which is none.
-        seed: of sampling.
+        programs: the number of programs per problem.
+        tests: the number of generated unit tests per problem; 0 scores only programs.
+        bon: n, m of BoN, the best of n programs by m generated tests; by default, all, up to four.
+        max_tests: the most ground-truth tests per problem; HumanEval's are all used.
+        examples: show a problem's public tests in requests for a test.
+        time_limit: seconds per run, if the data states no limit.
+        sandbox: where programs run: `bubblewrap`, `docker`, or `local`, without a sandbox.
+        seed: the seed of sampling.
     """
     files = {
         "livebench": livebench,
@@ -107,13 +108,13 @@ def _load(subset: str, path: Path | None, max_tests: int) -> list[Problem]:
 
 
 def _test_requests(problem: Problem, tests: int) -> int:
-    """How many tests to ask for. A function that only its assertions can test has no input to write one for."""
+    """Return how many tests to ask for: none for a function, because only its assertions can test it."""
     return 0 if problem.function else tests
 
 
 @solver(name="ramerge/coding")
 def _write(problems: Problems, programs: int, tests: int, examples: bool, seed: int | None) -> Solver:
-    """Solver that asks for all programs, then all tests, at once; None in the store where a request failed."""
+    """Solver that asks for all programs, then all tests, at once; stores None for a failed request."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         problem = problems[str(state.sample_id)]
@@ -142,7 +143,7 @@ def _write(problems: Problems, programs: int, tests: int, examples: bool, seed: 
 
 @scorer(name="ramerge/coding", metrics=[common.shares()])
 def _run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], time_limit: float) -> Scorer:
-    """Scorer that runs the programs on the tests. A request that failed counts as a wrong program or test."""
+    """Scorer that runs the programs on the tests. A failed request counts as a wrong program or test."""
 
     async def score(state: TaskState, target: Target) -> Score:
         problem = problems[str(state.sample_id)]

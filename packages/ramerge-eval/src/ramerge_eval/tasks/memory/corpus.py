@@ -25,10 +25,10 @@ class ReadingQuestion:
     """A question on documents of the corpus.
 
     Attributes:
-        key: its id, or its place where it has none.
-        answer: the first of the gold answers, the only one that counts.
-        own: indices of the documents that came with it, always in the context.
-        near: indices of other documents of the same article, the first to be added.
+        key: its id, or its place in the file if it has no id.
+        answer: the first gold answer, which alone counts.
+        own: indices of the documents that came with it, which are always in the context.
+        near: indices of other documents of the same article, which are added first.
     """
 
     key: str
@@ -40,7 +40,7 @@ class ReadingQuestion:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Questions in the order of their file, and all distinct documents. `source` says where they are from."""
+    """Questions in the order of their file, and all distinct documents. `source` is the file."""
 
     source: Path
     documents: Sequence[str]
@@ -53,11 +53,11 @@ def load(name: str, path: Path | None, selection: Path | None = None) -> Corpus:
     Args:
         name: `hotpotqa` or `squad`.
         path: the user's copy.
-        selection: JSON records with `input`, which chooses among the questions of `hotpotqa` by their text, such as
+        selection: JSON records whose `input` selects questions of `hotpotqa` by their text, such as
             eval_50.json of the hub's BytedTsinghua-SIA/hotpotqa.
 
     Raises:
-        EvaluationError: a file cannot be read, lacks fields or has ids twice, or the hub does not give the data set.
+        EvaluationError: a file cannot be read, lacks fields or has duplicate ids, or the data set cannot be downloaded.
     """
     if path is None:
         path = from_hub(*HUB[name], task=f"memory/{name}", instead=f"give --data {name}=FILE: {_LAYOUTS[name]}")
@@ -106,7 +106,7 @@ def _hotpotqa(path: Path) -> Corpus:
 
 
 def _squad(path: Path) -> Corpus:
-    """Read SQuAD in the published layout, or the hub's: a row for each question, with those of an article together."""
+    """Read SQuAD in the published layout, or in the hub's: a row for each question, those of an article together."""
     fields: dict[str, Any] = {"id": str, "title": str, "context": str, "question": str, "answers": (list, dict)}
     rows = read_records(path, fields) if path.suffix == ".parquet" else list(_squad_rows(path))
     documents = sorted({row["context"] for row in rows})

@@ -1,4 +1,4 @@
-"""Prompts of MemAgent, word for word; the answer in a reply, and its score, as in MemAgent's evaluation.
+"""MemAgent's prompts, verbatim; finds and scores the answer in a reply, as in MemAgent's evaluation.
 
 Source: github.com/BytedTsinghua-SIA/MemAgent, Apache-2.0: taskutils/memory_eval/utils (recurrent, __init__) and
 taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDIA, Apache-2.0.
@@ -52,22 +52,24 @@ _CLOSED_ANSWERS = ("yes", "no", "noanswer")
 
 
 def section(problem: str, memory: str, text: str) -> str:
-    """The prompt that turns a memory and the next section of the context into a new memory."""
+    """Return the prompt that turns a memory and the next section of the context into a new memory."""
     return _SECTION.format(problem=problem, memory=memory, section=text)
 
 
 def final(problem: str, memory: str) -> str:
-    """The prompt for the answer from the memory only."""
+    """Return the prompt for the answer from the memory only."""
     return _FINAL.format(problem=problem, memory=memory)
 
 
 def after_thinking(reply: str) -> str:
-    """The reply after the last `</think>`; the whole reply where there is none."""
+    """Return the reply after the last `</think>`; the whole reply without one."""
     return reply.rsplit("</think>", 1)[1].strip() if "</think>" in reply else reply
 
 
 def answer(reply: str) -> str | None:
-    """The answer in a reply: the text after the last "the answer is", without asterisks and outer stops, or None."""
+    """Return the answer in a reply: the text after the last "the answer is", without asterisks and outer periods, or
+    None.
+    """
     text = reply.strip()
     text = (after_thinking(text) or text).replace("*", "")
     if _ANSWER_MARK not in text:
@@ -79,12 +81,12 @@ def answer(reply: str) -> str | None:
 
 
 def score(prediction: str, gold: str) -> dict[str, float]:
-    """The score of an answer on a long context, each of `METRICS` from 0 to 1.
+    """Score an answer on a long context: each of `METRICS`, from 0 to 1.
 
     Both texts are normalized: lower case, without ASCII punctuation, articles and outer or double spaces. `sub_em` is 1
-    where one of the two holds the other; `em` where they are equal; `f1` is that of their words, 0 where only one is
-    yes or no. A text that normalizing leaves empty is right only where the two are equal without case; in the original
-    every text holds it.
+    if one of the two contains the other; `em` is 1 if they are equal; `f1` is F1 of their words, 0 if only one is
+    yes or no. A text that is empty after normalizing is right only if both are equal without case; in the original,
+    every text contains it.
     """
     words, gold_words = normalized(prediction), normalized(gold)
     if not (words and gold_words):

@@ -1,4 +1,4 @@
-"""The task `memory`: questions on contexts of 7K to 896K tokens, asked chunk by chunk."""
+"""The task `memory`: questions on contexts of 7K to 896K tokens, read chunk by chunk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CONTEXT = "context"
 
 @dataclass(frozen=True)
 class Context:
-    """A question and its long context, made again each time it is read: `order` has the indices of documents."""
+    """A question and its long context, whose text is composed on each read; `order`: indices of documents."""
 
     corpus: Corpus
     question: ReadingQuestion
@@ -40,7 +40,7 @@ class Context:
     order: Sequence[int]
 
     def text(self) -> str:
-        """The numbered documents of the context."""
+        """Return the numbered documents of the context."""
         documents = (f"{_START} {n}:\n{self.corpus.documents[index]}" for n, index in enumerate(self.order, 1))
         return "\n\n".join(documents).rstrip()
 
@@ -63,13 +63,13 @@ def memory(
     Args:
         subsets: hotpotqa_50 to hotpotqa_6400 (documents), squad_8k to squad_128k (tokens).
         hotpotqa: its development set, in its own or the hub's layout; by default the hub's.
-        hotpotqa_questions: MemAgent's selected questions, such as its eval_50.json; by default the first ones.
+        hotpotqa_questions: MemAgent's selected questions, such as its eval_50.json; by default, the first questions.
         squad: SQuAD's development set, version 1 or 2; by default the hub's.
         tokenizer: the model's tokenizer.json or its folder; `ramerge eval` takes it from the model.
-        samples: questions a length, or as many as there are.
-        chunk_tokens: of the context in a request.
-        repeat_documents: repeat documents where a length needs more than there are.
-        seed: of contexts and of sampling.
+        samples: the number of questions per length, or as many as there are.
+        chunk_tokens: tokens of the context per request.
+        repeat_documents: repeat documents if a length needs more than there are.
+        seed: the seed of contexts and of sampling.
     """
     names = common.choice(subsets, SUBSETS)
     files = {"hotpotqa": (hotpotqa, hotpotqa_questions), "squad": (squad, None)}
@@ -99,7 +99,7 @@ def memory(
 
 @solver(name="ramerge/memory")
 def _chunk_reader(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens: int, seed: int | None) -> Solver:
-    """Solver that asks chunk by chunk, and then for the answer."""
+    """Solver that lets the model read chunk by chunk, and then asks for the answer."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         context = contexts[str(state.sample_id)]
@@ -136,7 +136,7 @@ def _answers() -> Scorer:
 
 
 class ContextMaker:
-    """Maker of contexts: documents drawn from a seed, the same in every run."""
+    """Makes contexts: documents drawn from a seed, the same in every run."""
 
     def __init__(self, tokens: Tokens, corpora: Mapping[str, Corpus], seed: int, repeat: bool) -> None:
         self._tokens = tokens
@@ -148,7 +148,7 @@ class ContextMaker:
         self._costs = tokens.count([f"{_START} 1000:\n{text}\n\n" for text in documents])
 
     def contexts(self, subset: str, samples: int) -> list[Context]:
-        """The first questions of a subset with their contexts.
+        """Return the first questions of a subset with their contexts.
 
         Raises:
             EvaluationError: there are too few documents, and they must not be repeated.
@@ -179,9 +179,9 @@ class ContextMaker:
 
 
 def _order(corpus: Corpus, question: ReadingQuestion, generator: random.Random, length: int) -> list[int]:
-    """Indices of documents in the order in which they come into a context: own, near, others.
+    """Return indices of documents in the order in which they are added to a context: own, near, others.
 
-    At least as many as the length has documents or tokens, which is enough for it, or all.
+    Returns at least `length` indices, which suffices for a length in documents or tokens, or all.
     """
     near = generator.sample(question.near, len(question.near))
     first = dict.fromkeys([*question.own, *near])

@@ -1,4 +1,4 @@
-"""The tokenizer of the model under test: how long texts of a context are, and chunks of them."""
+"""The tokenizer of the model under test: lengths and chunks of texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tokens:
             path: a `tokenizer.json` or a folder that holds one.
 
         Raises:
-            EvaluationError: there is none, or it cannot be read.
+            EvaluationError: the file is missing, or cannot be read.
         """
         from tokenizers import Tokenizer
 
@@ -36,17 +36,18 @@ class Tokens:
         self._one = threading.Lock()
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """The number of tokens of each text by itself."""
+        """Return the number of tokens of each text by itself."""
         try:
             return [len(each.ids) for each in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         except Exception as error:  # what the library raises has no type of its own
             raise EvaluationError(f"{self.path}: cannot tokenize the contexts ({error})") from error
 
     def chunks(self, text: str, size: int) -> Iterator[tuple[str, int]]:
-        """A text in chunks of `size` tokens, the last with what is left, and how many tokens each has.
+        """Yield a text in chunks of `size` tokens, the last perhaps shorter, with the number of tokens of each.
 
-        A chunk is what its tokens decode to: a character cut in two becomes replacement characters, as in the original.
-        The library takes some 350 bytes a token while it encodes, so one text is encoded at a time.
+        A chunk is the text that its tokens decode to: a split character becomes replacement characters, as in the
+            original.
+        The library takes some 350 bytes per token while it encodes, so one text is encoded at a time.
         """
         with self._one:
             [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
