@@ -1,9 +1,9 @@
-"""Checkpoints of compressed-tensors (https://github.com/vllm-project/compressed-tensors), where codes are floats.
+"""Decodes compressed-tensors (https://github.com/vllm-project/compressed-tensors) with floating-point codes.
 
-`float-quantized`, `naive-quantized`, `mxfp8-quantized`: float8 `weight`, and `weight_scale` for a tensor, a channel, a
-group or a block. `nvfp4-pack-quantized`: pairs of e2m1 codes in `weight_packed`, low nibble first, e4m3 scales for 16
-codes, and a `weight_global_scale` by which the scales are divided. `mxfp4-pack-quantized`: the same with exponents for
-32 codes. Which modules are quantized shows from their tensors. The configuration says only how large groups are.
+`float-quantized`, `naive-quantized`, `mxfp8-quantized`: float8 `weight`, and `weight_scale` per tensor, channel, group
+or block. `nvfp4-pack-quantized`: pairs of e2m1 codes in `weight_packed`, low nibble first, an e4m3 scale per 16 codes,
+and a `weight_global_scale` by which the scales are divided. `mxfp4-pack-quantized`: the same with an exponent per 32
+codes. The tensors show which modules are quantized; only sizes of groups are taken from the configuration.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PACKED_SUFFIX = ".weight_packed"
 
 
 def decode(decoding: Decoding) -> None:
-    """Decode the codes and scales of compressed-tensors, or note their problems."""
+    """Decode the codes and scales of compressed-tensors, or note problems."""
     config = decoding.config
     decoding.problems += [f"config.json: {text}" for text in _refusals(config)]
     if decoding.problems:

@@ -1,4 +1,4 @@
-"""Protocol of an encoding: how to recognize it, and how to turn codes and scales into the model's tensors."""
+"""The interface of encodings, and helpers that turn codes and scales into the model's tensors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ Tensors = Mapping[str, Tensor]
 Config = Mapping[str, object]
 
 FLOAT8 = ("F8_E4M3", "F8_E5M2")
-# What dtypes of scales hold; a byte without further type is an exponent.
+# Formats of scales by dtype; a plain byte is an exponent.
 _SCALE_FORMATS = {"F32": "F32", "BF16": "BF16", "F8_E8M0": "F8_E8M0", "U8": "F8_E8M0"}
 
 
 @dataclass
 class Decoding:
-    """The tensors of a model while it is decoded.
+    """A model's tensors during decoding.
 
     Attributes:
-        dtype: of the model before quantization.
+        encoded_tensors: the stored tensors by name.
+        config: the declared quantization.
+        dtype: the model's dtype before quantization.
         tensors: decoded tensors by the name of the stored tensor that each replaces.
-        hidden_names: stored tensors that are not in the model: scales, and activation statistics.
+        hidden_names: stored tensors that are not part of the model: scales, and activation statistics.
+        problems: the problems so far.
     """
 
     encoded_tensors: Tensors
@@ -42,7 +45,7 @@ class Decoding:
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
     def put_with_scales(self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid]) -> None:
-        """Replace codes of one byte each by the decoded tensor `name`; see `put`."""
+        """Replace one-byte codes by the decoded tensor `name`, as `put` does."""
         self.put(name, codes, codes.dtype, codes.shape, scales, grids)
 
     def put(
@@ -60,12 +63,17 @@ class Decoding:
         """Replace codes by a decoded tensor.
 
         Args:
-            grids: where scales may belong; the only one whose scales have the stored shape is taken.
-            factor: name of the number, or numbers of each matrix, by which scales are multiplied.
-            divisor: name of the number by which scales are divided.
+            name: the decoded tensor's name.
+            codes: the stored codes.
+            format: the format of the codes.
+            shape: the decoded tensor's shape.
+            scales: the name of the stored scales.
+            grids: candidate layouts of the scales, of which exactly one must fit the stored shape.
+            factor: the name of a number, or of a number for each matrix, by which scales are multiplied.
+            divisor: the name of a number by which scales are divided.
 
         Returns:
-            The tensor; None after a problem, which is noted.
+            The decoded tensor; None after a problem, which is noted.
         """
         second = factor or divisor
         self.hidden_names |= {scales, *([second] if second else [])}
@@ -73,7 +81,7 @@ class Decoding:
         if scale_tensor is None:
             self.problem(codes, f"has no scales: {quoted(scales)} is missing")
             return None
-        # e4m3 scales are only those of groups that have a second scale
+        # only scales of groups with a second scale are e4m3
         scale_format = (
             "F8_E4M3" if second and scale_tensor.dtype == "F8_E4M3" else _SCALE_FORMATS.get(scale_tensor.dtype)
         )
@@ -106,7 +114,7 @@ class Decoding:
         return decoded
 
     def _grid(self, scales: Tensor, shape: tuple[int, ...], grids: tuple[Grid, ...]) -> Grid | None:
-        """The grid of scales in weights of a shape; None if it is ambiguous, which is noted."""
+        """Return the only grid that fits the scales; None if none or several fit, which is noted."""
         fitting = _fitting(scales.shape, shape, grids)
         if len(fitting) == 1:
             return fitting[0]
@@ -136,18 +144,18 @@ class Decoding:
 
 
 def block_grid(shape: Sequence[int], rows: int, columns: int) -> Grid:
-    """A grid of scales for blocks of `rows` by `columns`."""
+    """Return a grid with a scale for each block of `rows` by `columns`."""
     *_, height, width = (1, 1, *shape)
     return Grid(max(height, 1), max(width, 1), min(rows, max(height, 1)), min(columns, max(width, 1)))
 
 
 def whole_grid(shape: Sequence[int]) -> Grid:
-    """A grid of one scale for a tensor, or for each matrix of a stack."""
+    """Return a grid with one scale for a tensor, or for each matrix of a stack."""
     return block_grid(shape, 1 << 62, 1 << 62)
 
 
 def row_grid(shape: Sequence[int]) -> Grid:
-    """A grid with a scale per row (output channel)."""
+    """Return a grid with a scale for each row (output channel)."""
     return block_grid(shape, 1, 1 << 62)
 
 
@@ -157,7 +165,7 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
 def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
-    """The grids with scales of this shape; if none fits, of this shape without singleton dimensions."""
+    """Return the grids whose scales have this shape; if there are none, ignore singleton dimensions."""
     extents = [extent for extent in scales if extent != 1]
     grids = tuple(dict.fromkeys(grids))
     fitting = [grid for grid in grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents]
@@ -166,10 +174,12 @@ def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way in which weights are quantized.
+    """A way to store quantized weights.
 
     Attributes:
         method: the value of `quant_method` in `config.json`.
+        title: returns a readable description, given the configuration.
+        decode: replaces codes and scales by decoded tensors, or notes problems.
     """
 
     method: str
