@@ -23,8 +23,7 @@ Values = NDArray[np.float32] | NDArray[np.float64]
 
 PLACES = 32
 ELEMENTS = 1 << 13
-"""A quarter of a million elements of each input: 26 moved elements, if an agent moved a ten-thousandth of its elements.
-"""
+"""The most elements that are read at a place; of all places, 26 have moved if an agent moved one in ten thousand."""
 ENOUGH = 256
 """The fewest elements for a meaningful correlation."""
 

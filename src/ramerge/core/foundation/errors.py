@@ -1,25 +1,25 @@
 """All errors that `ramerge` raises on purpose.
 
     RamergeError                 exit code 1
-    ├── InputError               exit code 2: what the user gave cannot be merged
+    ├── InputError               exit code 2: the input cannot be merged
     │   ├── RecipeError          the recipe, its parameters, the command line
     │   ├── CheckpointError      a file, a header, an index, a companion
     │   ├── PlanError            inputs that do not fit each other, the output or the machine
-    │   ├── PluginError          a plug-in that cannot be imported, does not fit, or takes a name that is taken
+    │   ├── PluginError          a plug-in that cannot be imported, does not fit, or has a name that is taken
     │   ├── WeightsError         values found while reading: NaN, Inf, overflow, unequal integer tensors
     │   └── EvaluationError      a benchmark's data or settings, a results folder, a missing package or sandbox
     ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
     ├── RayError                 exit code 1: a Ray cluster cannot be reached, or cannot do the work
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
-        └── SendError            the remote place that it is sent to fails, or denies access
+        └── SendError            the remote location fails, or denies access
 
     StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
     OutputWarning                a warning: something else was found or left next to an output that was written
-    ├── ContinueNote             no fault: work of an earlier run is continued
-    └── DownloadNote             no fault: a model is downloaded before anything else happens
+    ├── ContinueNote             not a fault: an interrupted run is resumed
+    └── DownloadNote             not a fault: a model is downloaded before anything else happens
     PluginWarning                a warning: a plug-in is left out of a list, because it cannot be used
 
-Every error of the first tree carries a tuple of problems. All known problems are reported at once.
+Every `RamergeError` carries a tuple of problems, because all known problems are reported at once.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class RayExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """See `Executor.run`; the tasks get `work` pickled."""
+        """Run the pass as tasks on the cluster, each of which gets `work` pickled."""
         try:
             yield from self._run(work, runs, recorder)
         except self._ray.exceptions.RayError as error:  # any call may raise it, for example if this node's raylet died
