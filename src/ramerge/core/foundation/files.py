@@ -276,17 +276,17 @@ def check_file(path: Path) -> None:
         raise RecipeError(f"{path}: cannot be written: it is not a regular file; choose another path")
     if path.exists() and path.suffix != ".html" and any(any(path.parent.glob(name)) for name in _OF_CHECKPOINTS):
         raise RecipeError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
-    check_beside(path, path)
+    check_can_create(path, path)
 
 
-def check_beside(file: Path, named_file: Path) -> None:
-    """Raise if a file cannot be created; the error is reported about `named_file`. Leaves no file or folder behind.
+def check_can_create(path: Path, reported_path: Path) -> None:
+    """Raise an error about `reported_path` if a file cannot be created at `path`. Leaves no file or folder behind.
 
     Raises:
         RecipeError: the path is invalid, or its folder cannot be written to.
         OutputError: the disk fails.
     """
-    probe = hidden_beside(file, "partial")
+    probe = hidden_beside(path, "partial")
     try:
         with held():
             new_folders = [folder for folder in probe.parents if not folder.exists()]
@@ -300,7 +300,9 @@ def check_beside(file: Path, named_file: Path) -> None:
             finally:
                 _remove(new_folders)
     except OSError as error:
-        raise _failure(named_file, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError) from error
+        raise _failure(
+            reported_path, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError
+        ) from error
 
 
 def _failure(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:
