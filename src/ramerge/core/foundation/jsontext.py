@@ -173,12 +173,12 @@ def check(text: bytes, limits: JsonLimits) -> int:
     # match only at the first digit of a number, so that the time is linear in the text
     if re.search(rb"(?<![0-9])[0-9]{%d}" % (limits.digits + 1), outside):
         raise ValueError(f"holds a number of more than {limits.digits:,} digits")
-    if opening > limits.depth and nesting(outside) > limits.depth:
+    if opening > limits.depth and max_nesting(outside) > limits.depth:
         raise ValueError(f"is nested more than {limits.depth} deep")
     return len(text) if bare is not text else max(map(len, pieces[1::2]), default=0)
 
 
-def nesting(text: bytes) -> int:
+def max_nesting(text: bytes) -> int:
     """Return the depth of nested brackets, including brackets in strings."""
     import numpy as np  # half of the time that `ramerge --help` would take
 
