@@ -119,7 +119,7 @@ class Loop:
     out: ElementFormat
 
     @property
-    def name(self) -> str:
+    def formats_suffix(self) -> str:
         """The formats, as a suffix of a function's name."""
         names = [form.name.lower() for form in (*self.inputs, self.out)]
         return names[0] if len(set(names)) == 1 else "_".join(names)

@@ -79,7 +79,7 @@ class _RamLoop:
         rule = f"merge_{self.merges}".removesuffix("_mean")
         tasks = ((rule, self.merges), ("rescale", self.rescales), ("count", self.counts), ("survey", self.rounds))
         task = "_".join(word for word, does in tasks if does)
-        return f"{task}_{self.loop.name}_{len(self.agents)}" + ("_nonfinite" if self.allow_nonfinite else "")
+        return f"{task}_{self.loop.formats_suffix}_{len(self.agents)}" + ("_nonfinite" if self.allow_nonfinite else "")
 
     def source(self) -> str:
         form, counters = self.loop.out, Counters(len(self.agents))
