@@ -241,11 +241,15 @@ class _State:
             raise CheckpointError(f"{path}: does not say which parameters the partitions hold (param_shapes)")
         try:
             shapes = tuple(map(_shapes, groups))
-            aliases = {name: one for name, one in _by_name(state.get("shared_params")).items() if isinstance(one, str)}
-            views = {name: view for name, view in _by_name(module).items() if isinstance(view, View)}
+            aliases = {
+                name: one
+                for name, one in _checked_name_mapping(state.get("shared_params")).items()
+                if isinstance(one, str)
+            }
+            views = {name: view for name, view in _checked_name_mapping(module).items() if isinstance(view, View)}
             if stage == 3:  # parameters have no elements here
                 frozen_shapes = _shapes(state.get("frozen_param_shapes"))
-                parts = _by_name(state.get("frozen_param_fragments"))
+                parts = _checked_name_mapping(state.get("frozen_param_fragments"))
                 fragments = {name: view for name, view in parts.items() if isinstance(view, View)}
                 if len(fragments) < len(parts):
                     raise RefusedError("a frozen parameter is not a tensor")
@@ -269,7 +273,7 @@ def _load_dictionary(path: Path) -> dict[str, object]:
     return state
 
 
-def _by_name(mapping: object) -> dict[str, object]:
+def _checked_name_mapping(mapping: object) -> dict[str, object]:
     mapping = {} if mapping is None else mapping
     if not isinstance(mapping, dict) or not all(isinstance(name, str) for name in mapping):
         raise RefusedError("it does not name its parameters")
@@ -277,7 +281,9 @@ def _by_name(mapping: object) -> dict[str, object]:
 
 
 def _shapes(mapping: object) -> dict[str, tuple[int, ...]]:
-    return {name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _by_name(mapping).items()}
+    return {
+        name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _checked_name_mapping(mapping).items()
+    }
 
 
 # --- partitions ------------------------------------------------------------------------------------------------------
@@ -324,16 +330,16 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
             f"{state.path}: says {len(sizes)} groups of {list(sizes)} parameters, but {first.path.name} has "
             f"{len(first.groups)} with paddings of {list(padded)}; the files are of different runs"
         )
-    for number, (group, behind) in enumerate(zip(state.groups, paddings, strict=True)):
+    for number, (group, group_padding) in enumerate(zip(state.groups, paddings, strict=True)):
         flat = _concatenation([part.groups[number] for part in parts])
-        expected_elements = sum(map(prod, group.values())) + sum(behind)
-        unit = 2 * len(parts)
-        if expected_elements > flat.elements or -(-expected_elements // unit) != -(-flat.elements // unit):
+        expected_elements = sum(map(prod, group.values())) + sum(group_padding)
+        alignment = 2 * len(parts)
+        if expected_elements > flat.elements or -(-expected_elements // alignment) != -(-flat.elements // alignment):
             raise _wrong_size_error(state, f"group {number}", expected_elements, flat.elements)
         offset = 0
-        for (name, shape), gap in zip(group.items(), behind, strict=True):
+        for (name, shape), padding in zip(group.items(), group_padding, strict=True):
             yield name, reshaped(_flat_slice(flat, offset, prod(shape)), shape)
-            offset += prod(shape) + gap
+            offset += prod(shape) + padding
 
 
 def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:

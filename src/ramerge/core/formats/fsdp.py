@@ -163,7 +163,7 @@ class _ParameterParts:
                 "file; the files are of different models"
             )
         for offsets, view in part.boxes:
-            twin, other = self.boxes.setdefault((offsets, view.shape), (view, rank))
+            twin, other_rank = self.boxes.setdefault((offsets, view.shape), (view, rank))
             # checksums of whole storages are compared, so no elements are read
             comparable = all(
                 each.start == 0 and each.nbytes == each.storage.nbytes and each.storage.checksum
@@ -171,8 +171,8 @@ class _ParameterParts:
             )
             if comparable and view.strides == twin.strides and view.storage.checksum != twin.storage.checksum:
                 raise RefusedError(
-                    f"its elements from {list(offsets)} on differ from those in the file of rank {other}, which should "
-                    "be the same; the files may be of different steps"
+                    f"its elements from {list(offsets)} on differ from those in the file of rank {other_rank}, which "
+                    "should be the same; the files may be of different steps"
                 )
 
     def pieces(self, name: str) -> list[PlacedPiece]:

@@ -243,12 +243,14 @@ def find(folder: Location) -> Location | None:
     """Find Megatron's distributed checkpoint: in this folder, inside of it, or in a run's latest step."""
     latest = tag_of(folder / "latest_checkpointed_iteration.txt") or ""
     steps = [f"iter_{latest:0>7}", f"global_step_{latest}"] if latest.isdecimal() else []
-    places = (folder / step / place for step in ("", *steps) for place in _PLACES)
+    candidates = (folder / step / place for step in ("", *steps) for place in _PLACES)
     iterations: Iterator[Location] = folder.glob("iter_*")
-    for place in (*places, *sorted(iterations, key=str)[-1:]):
+    for candidate in (*candidates, *sorted(iterations, key=str)[-1:]):
         # Megatron writes `metadata.json` in addition to torch's files
-        if (place / "metadata.json").is_file() and ((place / dcp.METADATA).is_file() or any(place.glob("*.distcp"))):
-            return place
+        if (candidate / "metadata.json").is_file() and (
+            (candidate / dcp.METADATA).is_file() or any(candidate.glob("*.distcp"))
+        ):
+            return candidate
     return None
 
 

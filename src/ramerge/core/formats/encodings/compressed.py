@@ -33,7 +33,7 @@ def decode(decoding: Decoding) -> None:
     decoding.problems += [f"config.json: {text}" for text in _refusals(config)]
     if decoding.problems:
         return
-    schemes = list(_schemes(config))
+    schemes = list(_weight_schemes(config))
     for name, tensor in decoding.encoded_tensors.items():
         if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
             grids = dict.fromkeys(grid for scheme in schemes for grid in _grids(tensor.shape, scheme))
@@ -78,7 +78,7 @@ def _size(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _schemes(config: Config) -> Iterator[Config]:
+def _weight_schemes(config: Config) -> Iterator[Config]:
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -95,7 +95,7 @@ def _refusals(config: Config) -> Iterator[str]:
     for format in (config.get("format"), *formats):
         if format is not None and format not in _FORMATS:
             yield f"weights in the format {quoted(format)} cannot be merged; known are {', '.join(_FORMATS)}"
-    for scheme in _schemes(config):
+    for scheme in _weight_schemes(config):
         kind, bits = scheme.get("type"), scheme.get("num_bits")
         if kind != "float" or bits not in (4, 8):
             yield f"weights of type {quoted(kind)} with {quoted(bits)} bits cannot be merged, only floats of 8 and 4"
@@ -110,7 +110,7 @@ def _refusals(config: Config) -> Iterator[str]:
 
 def _title(config: Config) -> str:
     descriptions = [
-        f"{scheme.get('num_bits')} bits, scales of a {scheme.get('strategy')}" for scheme in _schemes(config)
+        f"{scheme.get('num_bits')} bits, scales of a {scheme.get('strategy')}" for scheme in _weight_schemes(config)
     ]
     return f"compressed-tensors, {'; '.join(dict.fromkeys(map(str, descriptions)))}"
 

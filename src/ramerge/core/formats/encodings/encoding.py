@@ -44,9 +44,9 @@ class Decoding:
         """Note a problem of a tensor."""
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
-    def put_with_scales(self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid]) -> None:
+    def put_with_scales(self, name: str, codes: Tensor, scales: str, candidate_grids: Sequence[Grid]) -> None:
         """Replace one-byte codes by the decoded tensor `name`, as `put` does."""
-        self.put(name, codes, codes.dtype, codes.shape, scales, grids)
+        self.put(name, codes, codes.dtype, codes.shape, scales, candidate_grids)
 
     def put(
         self,
@@ -55,7 +55,7 @@ class Decoding:
         format: str,
         shape: tuple[int, ...],
         scales: str,
-        grids: Sequence[Grid],
+        candidate_grids: Sequence[Grid],
         *,
         factor: str | None = None,
         divisor: str | None = None,
@@ -68,54 +68,56 @@ class Decoding:
             format: the format of the codes.
             shape: the decoded tensor's shape.
             scales: the name of the stored scales.
-            grids: candidate layouts of the scales, of which exactly one must fit the stored shape.
+            candidate_grids: candidate layouts of the scales, of which exactly one must fit the stored shape.
             factor: the name of a number, or of a number for each matrix, by which scales are multiplied.
             divisor: the name of a number by which scales are divided.
 
         Returns:
             The decoded tensor; None after a problem, which is noted.
         """
-        second = factor or divisor
-        self.hidden_names |= {scales, *([second] if second else [])}
+        second_scale_name = factor or divisor
+        self.hidden_names |= {scales, *([second_scale_name] if second_scale_name else [])}
         scale_tensor = self.encoded_tensors.get(scales)
         if scale_tensor is None:
             self.problem(codes, f"has no scales: {quoted(scales)} is missing")
             return None
         # only scales of groups with a second scale are e4m3
         scale_format = (
-            "F8_E4M3" if second and scale_tensor.dtype == "F8_E4M3" else _SCALE_FORMATS.get(scale_tensor.dtype)
+            "F8_E4M3"
+            if second_scale_name and scale_tensor.dtype == "F8_E4M3"
+            else _SCALE_FORMATS.get(scale_tensor.dtype)
         )
         if scale_format is None:
-            formats = "F8_E4M3" if second else ", ".join(_SCALE_FORMATS)
+            formats = "F8_E4M3" if second_scale_name else ", ".join(_SCALE_FORMATS)
             self.problem(scale_tensor, f"scales of dtype {scale_tensor.dtype} are not known; known are {formats}")
             return None
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
-        grid = self._grid(scale_tensor, shape, tuple(grids))
+        grid = self._grid(scale_tensor, shape, tuple(candidate_grids))
         matrices = math.prod(shape[:-2]) if factor else 1
-        by = self._second(codes, second, (1, matrices))
-        if grid is None or (second is not None and by is None):
+        second_scale = self._find_second_scale(codes, second_scale_name, (1, matrices))
+        if grid is None or (second_scale_name is not None and second_scale is None):
             return None
-        powers = self.config.get("scale_fmt") == "ue8m0"
+        scales_are_powers_of_two = self.config.get("scale_fmt") == "ue8m0"
         origin = Scaling(
             codes,
             format,
             scale_tensor,
             scale_format,
             grid,
-            by if factor else None,
-            by if divisor else None,
+            second_scale if factor else None,
+            second_scale if divisor else None,
             self.dtype,
-            powers,
+            scales_are_powers_of_two,
         )
         decoded = Tensor(name, "F32", shape, origin)
         self.tensors[codes.name] = decoded
         return decoded
 
-    def _grid(self, scales: Tensor, shape: tuple[int, ...], grids: tuple[Grid, ...]) -> Grid | None:
+    def _grid(self, scales: Tensor, shape: tuple[int, ...], candidate_grids: tuple[Grid, ...]) -> Grid | None:
         """Return the only grid that fits the scales; None if none or several fit, which is noted."""
-        fitting = _fitting(scales.shape, shape, grids)
+        fitting = _fitting(scales.shape, shape, candidate_grids)
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
@@ -126,12 +128,15 @@ class Decoding:
                 "store them with one dimension for each of the weights'",
             )
             return None
-        shapes = " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
+        shapes = (
+            " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in candidate_grids))
+            or "another shape"
+        )
         text = f"scales of shape {list(scales.shape)} do not fit weights of {list(shape)}, which take {shapes}"
         self.problem(scales, text)
         return None
 
-    def _second(self, codes: Tensor, name: str | None, counts: tuple[int, int]) -> Tensor | None:
+    def _find_second_scale(self, codes: Tensor, name: str | None, counts: tuple[int, int]) -> Tensor | None:
         global_scale = self.encoded_tensors.get(name) if name is not None else None
         if name is not None and global_scale is None:
             self.problem(codes, f"has no global scale: {quoted(name)} is missing")
@@ -164,11 +169,13 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
-def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
+def _fitting(scales: Sequence[int], shape: Sequence[int], candidate_grids: tuple[Grid, ...]) -> list[Grid]:
     """Return the grids whose scales have this shape; if there are none, ignore singleton dimensions."""
     extents = [extent for extent in scales if extent != 1]
-    grids = tuple(dict.fromkeys(grids))
-    fitting = [grid for grid in grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents]
+    candidate_grids = tuple(dict.fromkeys(candidate_grids))
+    fitting = [
+        grid for grid in candidate_grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents
+    ]
     return [grid for grid in fitting if tuple(scales) == _grid_shape(shape, grid)] or fitting
 
 

@@ -154,7 +154,7 @@ def _extend(machine: Machine, values: list[object]) -> None:
     machine.top(list).extend(values)
 
 
-def _set(machine: Machine, items: list[object]) -> None:
+def _set_items(machine: Machine, items: list[object]) -> None:
     into = machine.top(dict)
     if len(items) % 2:
         raise IndexError
@@ -234,8 +234,8 @@ _ACTS: dict[bytes, _Act] = {
     pickle.TUPLE3: _tuple_of(3),
     pickle.APPEND: lambda machine, _: _extend(machine, [machine.stack.pop()]),
     pickle.APPENDS: lambda machine, _: _extend(machine, machine.pop_to_mark()),
-    pickle.SETITEM: lambda machine, _: _set(machine, [machine.stack.pop(-2), machine.stack.pop()]),
-    pickle.SETITEMS: lambda machine, _: _set(machine, machine.pop_to_mark()),
+    pickle.SETITEM: lambda machine, _: _set_items(machine, [machine.stack.pop(-2), machine.stack.pop()]),
+    pickle.SETITEMS: lambda machine, _: _set_items(machine, machine.pop_to_mark()),
     pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.BINPUT: _put,
