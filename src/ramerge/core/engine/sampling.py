@@ -23,7 +23,7 @@ Values = NDArray[np.float32] | NDArray[np.float64]
 
 PLACES = 32
 ELEMENTS = 1 << 13
-"""The most elements that are read at a place; of all places, 26 have moved if an agent moved one in ten thousand."""
+"""The most elements read at each of 32 places: 262,144 in all, 26 of which moved if one in ten thousand moved."""
 ENOUGH = 256
 """The fewest elements for a meaningful correlation."""
 

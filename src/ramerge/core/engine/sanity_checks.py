@@ -167,7 +167,7 @@ def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[Tenso
     """Yield warnings about matrices that partly hold other weights than the base's, such as exchanged heads.
 
     Training adds to weights, but does not remove them: an independent update that lowers the correlation to c makes
-    weights 1/c times as large. So weights that hardly correlate with the base's, but are hardly larger, are others.
+    weights 1/c times as large. So weights that hardly correlate with the base's, but are hardly larger, replace it.
     """
     if any(map(is_far, plan.inputs.files)):
         return  # each piece would be a request

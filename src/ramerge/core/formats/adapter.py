@@ -169,7 +169,7 @@ def _stated_targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
 
 
 def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
-    """Return the unchanged names of kinds that have changed names; all names if none has changed.
+    """Return the unchanged names of each kind of which some names have changed; all names if none has changed.
 
     Names of a kind differ only in numbers. So towers of the model without any changes are not reported.
     """
@@ -186,7 +186,7 @@ def _count(base: Checkpoint, key: str) -> int:
 
 
 def _other_base(agent: AdaptedModel) -> Iterator[str]:
-    """Yield a warning if the adapter names another base. Paths are compared by their last parts, as machines differ."""
+    """Yield a warning if the adapter names another base. Paths differ by machine, so only last parts are compared."""
     settings, base = agent.settings, agent.base
     model_names = {
         _model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)

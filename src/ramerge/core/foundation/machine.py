@@ -51,7 +51,7 @@ def memory() -> int:
 
 @cache
 def boot() -> str:
-    """Return an identifier of the machine's current boot; no file that was written since is lost.
+    """Return an identifier of the machine's current boot. Files that were written since the boot are not lost.
 
     On a system without boot ids, it differs for each process.
     """

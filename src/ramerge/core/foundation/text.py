@@ -92,12 +92,12 @@ def enumerated(names: Sequence[str]) -> str:
 
 
 def few_quoted(names: Sequence[str], count: int | None = None) -> str:
-    """List the first three names, quoted, and the number of others. `count`: how many there are, by default `names`."""
+    """List the first three names, quoted, and the number of others. `count`: the total, if `names` are only some."""
     return brief_list([*map(quoted, names[:MOST_NAMES])], len(names) if count is None else count)
 
 
 def brief_list(items: Sequence[str], count: int | None = None) -> str:
-    """List the first three items, and the number of others. `count`: how many there are, by default `items`."""
+    """List the first three items, and the number of others. `count`: the total, if `items` are only some."""
     more = (len(items) if count is None else count) - min(len(items), MOST_NAMES)
     return ", ".join(items[:MOST_NAMES]) + (f" and {more:,} more" if more else "")
 

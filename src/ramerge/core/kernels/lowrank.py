@@ -105,7 +105,7 @@ def add_product(
     scaling: float,
     sums: Reals,
 ) -> None:
-    """Add `scaling` * (`left` @ `right`) to part of a matrix in float32; every operation is rounded in this order.
+    """Add `scaling` * (`left` @ `right`) to part of a matrix in float32: sum over the rank, multiply, then add.
 
     Args:
         values: elements `start:start + values.size` of a matrix with `width` columns, row by row; changed in place.

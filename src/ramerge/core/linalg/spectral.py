@@ -199,7 +199,7 @@ class InverseRoot:
 
 
 def inverse_root(x: Array) -> InverseRoot:
-    """Return (x x^T)^(+1/2) for wide x of shape (p, n); in float32 if x is, and its rows are far from dependent."""
+    """Return the inverse root of x x^T for wide x of shape (p, n); in float32 if x is, and its rows are independent."""
     if real_of(x) == "float32" and len(x) > SMALL:
         values, vectors = spectrum(gram(x, "float32"))
         if values[-1] >= _SOUND * values[0]:
@@ -212,7 +212,7 @@ def inverse_root(x: Array) -> InverseRoot:
 
 
 def polar(x: Array) -> Array:
-    """Return the orthogonal polar factor x (x^T x)^(+1/2), in the shape of x; directions missing in x are 0."""
+    """Return the orthogonal polar factor x (x^T x)^(-1/2), in the shape of x; directions missing in x are 0."""
     return matmul(inverse_root(x).root, x) if len(x) < x.shape[1] else matmul(x, inverse_root(x.T).root)
 
 

@@ -116,7 +116,7 @@ class Decoding:
         return decoded
 
     def _grid(self, scales: Tensor, shape: tuple[int, ...], candidate_grids: tuple[Grid, ...]) -> Grid | None:
-        """Return the only grid that fits the scales; None if none or several fit, which is noted."""
+        """Return the only grid that fits the scales; None if no grid or several fit, which is noted as a problem."""
         fitting = _fitting(scales.shape, shape, candidate_grids)
         if len(fitting) == 1:
             return fitting[0]
