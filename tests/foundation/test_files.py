@@ -9,7 +9,7 @@ import pytest
 
 from ramerge.core.foundation import files
 from ramerge.core.foundation.errors import OutputError, RecipeError, StoppedError
-from ramerge.core.foundation.files import check_beside, check_file, write_file, write_files
+from ramerge.core.foundation.files import check_can_create, check_file, write_file, write_files
 from tests.messages import Messages
 
 
@@ -77,7 +77,7 @@ def test_several_files_are_all_there_or_none(call: str, tmp_path: Path, monkeypa
 
 
 def check_folder(path: Path) -> None:
-    check_beside(path / "file", path)
+    check_can_create(path / "file", path)
 
 
 def test_disk_check_leaves_nothing(tmp_path: Path, messages: Messages) -> None:

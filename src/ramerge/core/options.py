@@ -1,7 +1,7 @@
-"""How a run is carried out, declared once: the API, the options of the command line and the reference come from here.
+"""Options of a run, declared once for the API, the command line and the reference.
 
-Each field states its help and, for the command line, the name of its option and the group under which `--help` shows
-it. Nothing slow is imported, because `ramerge --help` reads this.
+Each field declares its help text, its command-line option, and the group under which `--help` lists it. Nothing slow is
+imported, because `ramerge --help` reads this module.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Setting(NamedTuple):
     """Metadata of a field of `Options` or another class of settings.
 
     Attributes:
-        flag: its option on the command line.
-        group: under which `--help` shows it, one of `cli.options.GROUPS`.
-        help: its effect.
-        metavar: the name of its value; by default the choices; None for an option without a value.
-        repeats: whether the option is given once for each entry.
-        kind: of its value on the command line.
-        choices: the only values, where there are few.
+        flag: the command-line option.
+        group: the group under which `--help` lists the option, one of `cli.options.GROUPS`.
+        help: the help text.
+        metavar: the placeholder of the value in `--help`; by default the choices; None for an option without a value.
+        repeats: whether the option may be repeated, once for each entry.
+        kind: the type of the value on the command line.
+        choices: the allowed values, if there are only a few.
     """
 
     flag: str
@@ -37,10 +37,10 @@ class Setting(NamedTuple):
 
 
 def about(*values: Any, **more: Any) -> dict[str, Setting]:
-    """Make the metadata of a field that is a setting, such as `field(default=16, metadata=about("--limit", ...))`.
+    """Return metadata that makes a field a setting, as in `field(default=16, metadata=about("--limit", ...))`.
 
     Args:
-        values, more: flag, group, help, metavar and the others of `Setting`.
+        values, more: arguments of `Setting`: flag, group, help, metavar and so on.
     """
     setting = Setting(*values, **more)
     return {"setting": setting._replace(metavar=setting.metavar or "|".join(setting.choices) or None)}
@@ -52,18 +52,18 @@ DEVICE = about(
     "Device for models and for methods on whole matrices: cpu, cuda, cuda:N, mps, or auto (a GPU where it is faster).",
     "DEVICE",
 )
-"""The setting `device` of merges and of what runs models."""
+"""The setting `device`, for merges and for commands that run models."""
 
 
 def settings_of(cls: type) -> Iterator[tuple[str, Any, Setting]]:
-    """The name, the default and the setting of each field that has one."""
+    """Yield name, default and setting of each field that is a setting."""
     for each in fields(cls):
         if "setting" in each.metadata:
             yield each.name, each.default, each.metadata["setting"]
 
 
 def _first_line(each: Field[Any]) -> str:
-    """The help of a setting or of another field, or the summary of a field that is a group of settings."""
+    """Return a field's help text; for a field that is a group of settings, the first line of the group's docstring."""
     if "setting" in each.metadata:
         return str(each.metadata["setting"].help)
     if "help" in each.metadata:
@@ -73,9 +73,9 @@ def _first_line(each: Field[Any]) -> str:
 
 
 def documented(cls: type[T]) -> type[T]:
-    """Add the fields of a dataclass to its docstring, in front of the example, with the help of each setting.
+    """Document the fields of a dataclass in its docstring, before the example, with their help texts.
 
-    A field that is a group of settings gets the first line of that group's docstring.
+    A field that is a group of settings gets the first line of the group's docstring.
     """
     lines = "".join(f"        {each.name}: {_first_line(each)}\n" for each in fields(cls))  # type: ignore[arg-type]
     text, example, rest = (cls.__doc__ or "").partition("    Example:\n")
@@ -86,7 +86,7 @@ def documented(cls: type[T]) -> type[T]:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """How a remote output is uploaded.
+    """Options for uploading a remote output.
 
     Example:
         >>> ramerge.Options(upload=ramerge.Upload(staging_dir="/scratch/me")).upload.public
@@ -113,10 +113,10 @@ class Upload:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Ray:
-    """Which Ray cluster does the work. Its nodes must see inputs and output under the same paths.
+    """The Ray cluster that does the work. Its nodes must see inputs and output under the same paths.
 
-    `threads` and `max_memory` are then limits of each task. If the program is already connected to a cluster, that one
-    is used.
+    `threads` and `max_memory` then limit each task. If the program is already connected to a cluster, that cluster is
+    used.
 
     Example:
         >>> ramerge.Options(ray=ramerge.Ray(address="auto", init={"namespace": "mine"})).ray.address
@@ -149,11 +149,11 @@ class Ray:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a run is carried out. Except for `allow_outside_links`, no byte of an output depends on it.
+    """Options of a run. They do not affect the output's bytes, except for `allow_outside_links` and `device`.
 
-    But `device` changes the last digits of matrices that are solved for as a whole, as another processor does.
+    `device` changes the last digits of matrices that are solved for as a whole, as another processor does.
 
-    Functions ignore options that do not apply to them: `plan` writes nothing, so it has no use for `fresh`.
+    Functions ignore options that do not apply to them: `plan` writes nothing, so it ignores `fresh`.
 
     Example:
         >>> options = ramerge.Options(max_memory="2GB", strict=True)
@@ -208,7 +208,7 @@ class Options:
 
 
 def in_both_forms(name: str) -> str:
-    """The form of a setting of `Options` or `Upload` on the command line, and the one in Python, for messages."""
+    """Return how to give a setting of `Options` or `Upload` on the command line and in Python, for messages."""
     settings = {key: (cls, setting) for cls in (Options, Upload) for key, _, setting in settings_of(cls)}
     cls, setting = settings[name]
     keyword = f"{name}={'...' if setting.metavar else True}"

@@ -1,12 +1,11 @@
-"""Named things by entry point: methods, formats, commands and kinds of output, of this distribution and of plug-ins
-alike; and functions of features, for rooms below them.
+"""Finds methods, formats, commands and kinds of output of this package and of plug-ins by entry point.
 
-A row is an entry point of the group of its kind, and names an object:
+It also finds functions of features for rooms below them. Each kind has a group of entry points, which name objects:
 
     [project.entry-points."ramerge.methods"]
     my_method = "my_package.methods:my_method"
 
-Names are known from the metadata of installed distributions; an object is imported when it is asked for.
+Names come from the metadata of installed distributions; an object is only imported when it is looked up.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from typing import Any, Generic, TypeVar
 from ramerge.core.foundation.errors import PluginError, PluginWarning
 
 INTERFACE = 1
-"""The version of what methods and formats of plug-ins are written for; it changes when they must be changed."""
+"""The version of the plug-in interface; it changes when methods and formats of plug-ins must be adapted."""
 
 _OWN = "ramerge."
-"""How the objects of our own rows begin. The name of a row's distribution would say it too, but costs a millisecond."""
+"""The prefix of this package's own objects. Reading an entry point's distribution instead costs a millisecond."""
 
 T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """The objects of a group, by name. Nothing is imported before it is asked for.
+    """The objects of a group of entry points, by name. An object is imported when it is looked up.
 
-    `registry[name]` raises KeyError for a name that no distribution has, and PluginError if several have it, if its
-    object cannot be imported, is no `kind`, or is written for another version of the interface.
+    `registry[name]` raises KeyError if no distribution defines the name, and PluginError if several define it, or if
+    the object cannot be imported, is not a `kind`, or is written for another version of the interface.
     """
 
     def __init__(self, group: str, kind: type[Any], *, versioned: bool = True) -> None:
-        """Make the registry of a group.
+        """Create the registry of a group.
 
         Args:
-            group: of entry points, such as `ramerge.methods`.
-            kind: the class of its objects, which may be abstract.
-            versioned: whether objects of plug-ins name the version of the interface that they are written for.
+            group: the group of entry points, such as `ramerge.methods`.
+            kind: the class of the objects, which may be abstract.
+            versioned: whether objects of plug-ins must declare the version of the interface that they are written for.
         """
         self._group, self._kind, self._versioned = group, kind, versioned
         self._objects: dict[str, T] = {}
@@ -61,10 +60,10 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._rows)
 
     def usable(self) -> dict[str, T]:
-        """Every object that can be loaded, by name.
+        """Return every object that can be loaded, by name.
 
         Warns:
-            PluginWarning: once for each that cannot.
+            PluginWarning: an object cannot be loaded; one warning for each.
         """
         usable: dict[str, T] = {}
         for name in self:
@@ -77,7 +76,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @cached_property
     def _rows(self) -> Mapping[str, tuple[EntryPoint, ...]]:
-        """The entry points of each name: own ones first, then those of plug-ins by name."""
+        """The entry points by name: this package's first, then those of plug-ins in alphabetical order."""
         rows: dict[str, tuple[EntryPoint, ...]] = {}
         entry_points = _entry_points().select(group=self._group)
         for row in sorted(entry_points, key=lambda row: (not row.value.startswith(_OWN), row.name)):
@@ -119,23 +118,23 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 FEATURES: Registry[Callable[..., Any]] = Registry("ramerge.features", Callable, versioned=False)  # type: ignore[arg-type]  # an abstract class that `isinstance` takes
-"""Functions of features that rooms below them call, such as `recommend` for the method `auto`."""
+"""Functions of features that lower rooms call, such as `recommend` for the method `auto`."""
 
 
 @cache
 def _entry_points() -> Any:
-    """The entry points of all installed distributions, which takes milliseconds to read.
+    """Return the entry points of all installed distributions; cached, because reading them takes milliseconds.
 
-    Their type has another name in Python 3.10 and 3.11.
+    Typed as Any, because the type has different names in Python 3.10 and 3.11.
     """
     return entry_points()
 
 
 def plugin_of(module: str) -> str | None:
-    """The distribution of the plug-in that a module belongs to, with its version; None for other modules.
+    """Return name and version of the plug-in's distribution that a module belongs to; None for other modules.
 
     Args:
-        module: the dotted name.
+        module: the module's dotted name.
     """
     rows = [
         row for group in _entry_points().groups if group.startswith(_OWN) for row in _entry_points().select(group=group)

@@ -464,18 +464,20 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
     return data, np.array(spans, np.uint64)
 
 
-def _unpacked(data: Bytes, sizes: range, index: int) -> Bytes:
-    """Return the content of a zstd frame, whose size must be one of these."""
+def _unpacked(data: Bytes, allowed_sizes: range, block_index: int) -> Bytes:
+    """Decompress a zstd frame, whose content must have one of the allowed sizes."""
     try:
         size = zstandard.frame_content_size(data.data)
-        if size not in sizes:
-            wrong = f"it says that it has {size:,} bytes, but it has {sizes.start:,} to {sizes.stop - 1:,}"
-            raise DamagedError(wrong, index)
+        if size not in allowed_sizes:
+            wrong = (
+                f"it says that it has {size:,} bytes, but it has {allowed_sizes.start:,} to {allowed_sizes.stop - 1:,}"
+            )
+            raise DamagedError(wrong, block_index)
         if not hasattr(_local, "zstd"):
             _local.zstd = zstandard.ZstdDecompressor()
         content = _local.zstd.decompress(data.data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise DamagedError("its bytes cannot be decompressed", index) from error
+        raise DamagedError("its bytes cannot be decompressed", block_index) from error
     if len(content) != size:
-        raise DamagedError(f"it has {len(content):,} bytes, not {size:,} as it says", index)
+        raise DamagedError(f"it has {len(content):,} bytes, not {size:,} as it says", block_index)
     return np.frombuffer(content, np.uint8)

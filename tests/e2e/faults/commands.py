@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ramerge.analysis.tables import NAMES
 from ramerge.core.foundation.errors import OutputError
-from ramerge.core.foundation.files import check_beside, check_file, write_file
+from ramerge.core.foundation.files import check_can_create, check_file, write_file
 from ramerge.core.output.lifecycle import build_output, output_dir
 from ramerge.demo.run import AGENTS as DEMO
 from tests.checkpoints import write_simple
@@ -198,7 +198,7 @@ class Texts(Command):
             yield f"new are {new}; said is that nothing was kept"
         for name in self.outputs:
             check_file(folder / name) if name.endswith(".html") else write_file(folder / name, "again")
-            check_beside((folder / name).with_name("file"), (folder / name).parent)
+            check_can_create((folder / name).with_name("file"), (folder / name).parent)
         if litter := self._hidden(folder):
             yield f"left over: {sorted(litter)}"
 

@@ -30,15 +30,15 @@ def model_card(
     recipe: str = "ramerge.yaml",
     adapts: bool = False,
 ) -> str:
-    """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
+    """Return Markdown with YAML front matter (base models, tags, library), then method, inputs and statistics.
 
     Args:
         plan: the plan that was carried out.
-        point: the merge.
-        record: its record.
-        usage: how the folder is used; by default as a model of transformers.
-        folder: the name of the model's folder, where whoever uses the output chooses it; by default the output's.
-        recipe: the recipe's file in the output.
+        point: the plan's point that the card describes.
+        record: the point's record.
+        usage: text on how to use the folder; by default, code that loads it with transformers.
+        folder: a placeholder for the model's folder if the user chooses it later; by default the output's name.
+        recipe: the name of the recipe's file in the output.
         adapts: whether the output is an adapter for PEFT on the base, not a model.
     """
     front: dict[str, object] = {}
@@ -114,7 +114,7 @@ def _base_models(plan: MergePlan) -> list[str]:
 
 
 def _hub_ids(*models: FoundModel) -> list[str]:
-    """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
+    """Return ids that the hub accepts. A local folder gets the id it was downloaded from, or its own name."""
     ids = []
     for model in (part for model_part in models for part in model_part.parts):
         candidate = model.hub_id or model.folder.resolve().name

@@ -1,4 +1,4 @@
-"""A merge as checkpoints: shards, and the files that belong to a model."""
+"""Writes a merge as checkpoints: shards, and the files that belong to a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ramerge.core.planning.model import MergePlan
 
 @dataclass(frozen=True)
 class AsCheckpoint(OutputKind):
-    """A merge as a checkpoint, or a sweep as several."""
+    """Writes a merge as a checkpoint, or a sweep as several checkpoints."""
 
     def spec(self, plan: MergePlan) -> OutputSpec:
         assert plan.output.target is not None
@@ -39,7 +39,7 @@ class AsCheckpoint(OutputKind):
 
 
 def _shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
-    """The sink of a plan's files in the staging directory."""
+    """Return a sink that writes the plan's shards into the staging directory."""
     staging = output.staging
     left = [shard for shard in all_shards(plan) if shard.name not in staging.arrived]
     writer = Writer(staging, left, output.journal.before_sync)

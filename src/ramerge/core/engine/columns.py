@@ -1,4 +1,4 @@
-"""Columns of the table of agents: a merge's figures, their formats and meanings."""
+"""Columns of the table of agents: a merge's figures, their formats and explanations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramerge.core.methods.registry import METHODS
 
 
 def columns_of(record: Record) -> tuple[Column, ...]:
-    """The figures of each agent: the method's, and the effect of rounding to the output's dtype."""
+    """Return the columns of agents' figures: the method's own, and the effects of rounding to the output's dtype."""
     columns = tuple(
         column
         for column in METHODS[record.method].columns
@@ -30,24 +30,24 @@ def columns_of(record: Record) -> tuple[Column, ...]:
 
 
 def erased_means(merge: str, dtype: str, *, stochastic: bool) -> str:
-    """Explanation of the column `erased` of agents' figures.
+    """Return the explanation of the column `erased`.
 
     Args:
-        merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
-        dtype: of the output.
-        stochastic: whether random draws rounded, which let as much grow as they erase.
+        merge: the merge that the column belongs to, such as ` in a ram merge`; empty if there is only one.
+        dtype: the output's dtype.
+        stochastic: whether rounding was stochastic, which enlarges some updates as much as it erases others.
     """
     consolation = "; others grew instead, so the mean is kept" if stochastic else ""
     return f"share of the agent's changes{merge} that rounding to {dtype} undoes{consolation}"
 
 
 def effective_means() -> str:
-    """Explanation of the column `effective` of agents' figures."""
+    """Return the explanation of the column `effective`."""
     return "factor of the agent's update in the output, of the factor before rounding, where only it moved (a sample)"
 
 
 def meanings(columns: Sequence[Column], record: Record) -> list[str]:
-    """Legend of the columns, and where to find figures that each part of the model has separately."""
+    """Return the legend of the columns, and where to find figures that are counted separately for each part."""
     texts = [f"{column.title}: {column.meaning}" for column in columns]
     if record.parts:
         texts.append(
@@ -57,6 +57,6 @@ def meanings(columns: Sequence[Column], record: Record) -> list[str]:
 
 
 def figure_text(agent: AgentStatistics, column: Column) -> str:
-    """One figure of an agent as text, in its column's format."""
+    """Format one figure of an agent as its column specifies."""
     values = [agent.values[key] for key in (column.key, column.of) if key]
     return column.none if None in values else " of ".join(format(value, column.format) for value in values)

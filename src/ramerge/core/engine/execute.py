@@ -28,13 +28,13 @@ def execute(
     *,
     fresh: bool = False,
 ) -> tuple[Record, ...]:
-    """Carry out a plan: write to its output folder, or with `on_tensor` pass each tensor to that function.
+    """Carry out a plan: write to its output folder, or pass each merged tensor to `on_tensor`.
 
-    Blocks that an interrupted run has written to the same folder for an equal plan are not merged again.
+    Blocks that an interrupted run of an equal plan has written to the same folder are not merged again.
 
     Raises:
         PlanError: the plan has problems, or neither an output folder nor a function is given.
-        WeightsError: values cannot be merged; all such tensors are listed. If the plan is strict, also warnings.
+        WeightsError: values cannot be merged (all such tensors are listed), or a strict plan has warnings.
         CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
         OutputError: the output cannot be written.
     """

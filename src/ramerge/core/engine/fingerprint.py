@@ -1,6 +1,6 @@
-"""Fingerprints: all that a run depends on, by names for people.
+"""Fingerprints: everything that a run depends on, by human-readable names.
 
-Two runs of equal fingerprints do the same work on the same blocks, and write the same bytes.
+Two runs with equal fingerprints do the same work on the same blocks, and write the same bytes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ramerge.core.tensors.identity import state_of
 
 
 def versions() -> dict[str, str]:
-    """The part of every fingerprint that names versions."""
+    """Return the versions of ramerge and NumPy, which are part of every fingerprint."""
     return {"the version of ramerge or NumPy": f"{__version__}, {np.__version__}"}
 
 
 def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
-    """The part of a fingerprint for input files, as they were when opened.
+    """Return the fingerprint of the input files as they were when opened.
 
-    Half-written work is resumed only for the same inodes; devices may have other numbers after a restart.
+    It includes inodes, but not devices, whose numbers may change after a restart.
     """
     inodes = {
         str(path.resolve()): f"; inode {each.inode} changed at {each.changed_ns}"
@@ -41,17 +41,17 @@ def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
 
 
 def stopped_at(out: OutputTarget) -> Mapping[str, str]:
-    """The fingerprint of an interrupted run alongside an output; empty without one."""
+    """Return the fingerprint of an interrupted run that was writing to this output; empty if there is none."""
     return left_in(output_dir(out).work)
 
 
 def would_resume(plan: MergePlan, interrupted_fingerprint: Mapping[str, str]) -> bool:
-    """Whether a plan would resume the work of a run with this fingerprint."""
+    """Whether a plan would resume the interrupted run that has this fingerprint."""
     return all(interrupted_fingerprint.get(name) == value for name, value in fingerprint_of(plan).items())
 
 
 def fingerprint_of(plan: MergePlan) -> dict[str, str]:
-    """The fingerprint of carrying out a plan."""
+    """Return the fingerprint of a run that carries out this plan."""
     recipe: dict[str, str] = {}
     for point in plan.points:
         of = f" of {point.name}" if point.name else " of the recipe"

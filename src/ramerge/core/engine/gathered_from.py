@@ -1,6 +1,6 @@
-"""Whether recorded inputs and importances come from the models that are merged: digests of samples of the weights.
+"""Checks, by digests of sampled weights, whether recorded inputs and importances come from the merged models.
 
-Also what `ramerge calibrate` has noted of them.
+Also reads the notes of `ramerge calibrate` on an agent.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Tensor
 
 _TENSORS = 4096
-"""At most so many tensors of a model are compared, evenly spread."""
+"""The most tensors of a model that are compared; they are evenly spread."""
 _PIECES, _ELEMENTS = 4, 128
-"""So many pieces of so many elements are sampled of each, evenly spread."""
+"""The number of evenly spread pieces sampled from each tensor, and the elements of a piece."""
 
 
 def digests_of(tensors: Mapping[str, Tensor], reader: Reader) -> dict[str, str]:
-    """A digest of each floating-point tensor of a model, which recorded inputs keep: of shape, dtype and samples.
+    """Digest shape, dtype and sampled elements of each floating-point tensor, to be stored with recorded inputs.
 
     Args:
         tensors: the model's tensors, by the base's names.
-        reader: reads them.
+        reader: reads the tensors.
 
     Raises:
         CheckpointError: a file cannot be read.
@@ -54,7 +54,7 @@ def _digest(tensor: Tensor, reader: Reader) -> str:
 
 
 def notes_of(folder: Path) -> list[str]:
-    """What `ramerge calibrate` has noted of an agent, such as replies that did not end, from the folder of the agent.
+    """Read the notes of `ramerge calibrate` on an agent, such as replies that did not end, from the agent's folder.
 
     Raises:
         CheckpointError: its record cannot be read.
@@ -64,9 +64,9 @@ def notes_of(folder: Path) -> list[str]:
 
 
 def refuse_other_models(plan: MergePlan) -> None:
-    """Refuse recorded inputs and importances gathered from other weights than the merged ones.
+    """Refuse recorded inputs and importances that were gathered from other weights than the merged ones.
 
-    Inputs from memory have no file to compare, and importances of other tools need none.
+    Inputs from memory have no file of digests, and importances of other tools need none.
     """
     side_folders = {
         name: side for name, side in plan.inputs.sides.items() if side.written not in plan.recipe.document.models

@@ -1,18 +1,17 @@
-"""Journal of finished blocks, from which an interrupted merge resumes.
+"""The journal of finished blocks, from which an interrupted merge resumes.
 
-Alongside the folder that is built lies a folder `journal`:
+It is a folder `journal` next to the folder that is being built:
 
-    fingerprint.json    what the work depends on, and which folder is built
+    fingerprint.json    everything that the work depends on, and the inode of the folder that is being built
     0001, ...     records of run 1
 
-Only the process that began a run writes its file. Each record says that a block of a pass is done, and what was
-counted in it. It is appended when the block's bytes have been written. A file is never written again by another run, so
-the torn end of a killed one stays where it is. What ends with it is found by checksums, which also bind records to the
-fingerprint. Results are exact integers, so it does not matter which run a record is from, or whether there are two of
-one block.
+Only the process that started a run writes the run's file. A record says that a block of a pass is done, and holds the
+block's counts. It is appended when the block's bytes have been written. No other run writes to the file again, so the
+torn end of a killed run stays where it is. Checksums find the torn end, and bind records to the fingerprint. Results
+are exact integers, so it does not matter which run a record is from, or whether a block has two records.
 
-A kill loses nothing that was written, but a power cut does. So from time to time a record says up to where everything
-is on the disk. After a restart of the machine only what is before that is trusted.
+A kill loses nothing that was written, but a power cut does. So from time to time, a record marks the length up to which
+everything is on the disk. After a restart of the machine, only the records before the last mark are trusted.
 """
 
 from __future__ import annotations
@@ -54,22 +53,22 @@ Value = TypeVar("Value")
 
 
 class Codec(Protocol[Input, Value]):
-    """How results of blocks become bytes of a journal and back."""
+    """Encodes results of blocks for the journal, and decodes them."""
 
     def encode(self, result: Value) -> tuple[bytes, int]:
-        """The bytes of a result, and how many bytes of work the block was."""
+        """Return a result's bytes, and the block's amount of work in bytes."""
         ...
 
     def decode(self, block: Input, data: bytes) -> Value:
-        """The result of a block from its bytes."""
+        """Return the result of a block from its bytes."""
         ...
 
 
 class PassJournal(Generic[Block, Result]):
-    """One pass in a journal: which blocks remain, and where results are written. Without a journal, all remain.
+    """One pass in a journal: yields earlier results, lists remaining blocks, and records new results.
 
     Args:
-        codec: of the results; None without a journal.
+        codec: the codec of the results; None without a journal, where all blocks remain.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class PassJournal(Generic[Block, Result]):
             writer.append(_PASS, number, sum(map(len, runs)))
 
     def earlier(self) -> Iterator[Result]:
-        """Results of blocks that earlier runs have done. Taken before `remaining` is called."""
+        """Yield the results of blocks that earlier runs have finished; exhaust it before you call `remaining`."""
         blocks = [block for run in self._runs for _, block in run]
         for record in (record for reader in self._readers for record in reader.take(self._number)):
             if record.index < len(blocks) and record.index not in self._finished_blocks and self._codec is not None:
@@ -96,12 +95,12 @@ class PassJournal(Generic[Block, Result]):
                 yield self._codec.decode(blocks[record.index], record.payload)
 
     def remaining(self) -> Sequence[NumberedRun[Block]]:
-        """The remaining blocks, with their numbers."""
+        """Return the remaining blocks, with their numbers."""
         left = [[(number, block) for number, block in run if number not in self._finished_blocks] for run in self._runs]
         return [run for run in left if run]
 
     def record(self, number: int, result: Result) -> None:
-        """Append to the journal that a block is done, and its result; called from any thread."""
+        """Append a finished block and its result to the journal; called from any thread."""
         if self._writer is not None and self._codec is not None:
             data, amount = self._codec.encode(result)
             self._writer.append(_BLOCK, self._number, number, amount, data)
@@ -112,7 +111,7 @@ class Journal:
 
     Args:
         total: bytes of work in all passes.
-        spooled: names and sizes of further files of finished work in the hidden folder.
+        spooled: names and sizes of further files in the hidden folder that hold finished work.
     """
 
     def __init__(
@@ -139,11 +138,11 @@ class Journal:
     # --- between runs -------------------------------------------------------------------------------------------------
 
     def fits(self, work: Path, inode_of_folder: int | None, uploads: Collection[str] = ()) -> bool:
-        """Whether an interrupted run can be resumed. If not, `reason` may hold the reason.
+        """Whether an interrupted run can be resumed. If not, `reason` may say why.
 
         Args:
-            inode_of_folder: the inode of the folder that is built in; None if there is none.
-            uploads: files that need not be there any more, because they were uploaded.
+            inode_of_folder: the inode of the folder that is being built; None if there is none.
+            uploads: files that may be gone, because they were uploaded.
         """
         folder = work / FOLDER
         if self._fresh:
@@ -175,10 +174,10 @@ class Journal:
         return False
 
     def _scan(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
-        """The number of the next run, and how many bytes of each earlier run's file can be trusted.
+        """Return the number of the next run, and how many bytes of each earlier run's file can be trusted.
 
-        A pass begins when the one before is complete. If that one is incomplete, because its file is damaged, later
-        passes are not trusted either: their results may be overwritten when it is completed.
+        A pass begins when the previous pass is complete. If the previous pass turns out incomplete, because a file is
+        damaged, later passes are not trusted either: completing it may overwrite their results.
         """
         names = sorted(path.name for path in folder.iterdir() if path.name != _FINGERPRINT)
         lengths = {name: _valid_length(folder / name, seed) for name in names}
@@ -201,14 +200,14 @@ class Journal:
         return max(map(int, names), default=0) + 1, lengths
 
     def begin(self, work: Path, inode: int | None) -> None:
-        """Begin a new journal, for a folder that is built from scratch."""
+        """Create a new journal, for a folder that is built from scratch."""
         (work / FOLDER).mkdir()
         (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": inode}))
 
     def keeps(self, failure: BaseException | None) -> bool:
-        """Whether the run can be resumed after this ending.
+        """Whether the run can be resumed after it ended with this error.
 
-        After other errors the input must change, or the disk is full, or it has lost data.
+        After any other error, the input must change, the disk is full, or the disk has lost data.
         """
         return self._finished_share > 0 and isinstance(failure, StoppedError | KeyboardInterrupt | RayError | SendError)
 
@@ -218,13 +217,13 @@ class Journal:
 
     @property
     def share(self) -> str:
-        """How much of the work is recorded, human-readable."""
+        """The share of the work that is recorded, as readable text."""
         return f"{min(self._finished_share / self._total, 1):.0%}".replace("%", " %")
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def open(self, work: Path) -> None:
-        """Open the journal: from here on, records of earlier runs are read, and those of this one written."""
+        """Open the journal to read the records of earlier runs and to write the records of this run."""
         folder = work / FOLDER
         text = (folder / _FINGERPRINT).read_bytes()
         seed = _seed(text)
@@ -237,12 +236,12 @@ class Journal:
             self._writer.close()
 
     def before_sync(self) -> Callable[[], None]:
-        """Note the journal's length before blocks are synced to disk. Returns the function to call after that."""
+        """Note the journal's length before blocks are synced to disk. Return the function to call after the sync."""
         writer = self._writer
         return writer.before_sync() if writer is not None else lambda: None
 
     def open_pass(self, runs: Sequence[Sequence[Block]], codec: Codec[Block, Result]) -> PassJournal[Block, Result]:
-        """The next pass: results of earlier runs, and a writer for its own."""
+        """Open the next pass, with the results of earlier runs and a writer for new ones."""
         assert self._writer is not None
         number = self._passes
         self._passes += 1
@@ -250,7 +249,7 @@ class Journal:
 
 
 def left_in(work: Path) -> Mapping[str, str]:
-    """The fingerprint in an interrupted run's journal in a hidden folder; empty without one."""
+    """Return the fingerprint from the journal of an interrupted run in a hidden folder; empty if there is none."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         return dict(json.loads((work / FOLDER / _FINGERPRINT).read_bytes())["fingerprint"])
     return {}
@@ -267,10 +266,10 @@ class _Record:
 
 
 class JournalWriter:
-    """This run's file, to which any thread appends.
+    """Writer of this run's file, to which any thread appends.
 
     Attributes:
-        amount: bytes of recorded work.
+        amount: the recorded work, in bytes.
     """
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -309,14 +308,14 @@ class JournalWriter:
 
 
 class _JournalReader:
-    """The trusted records of an earlier run, pass by pass."""
+    """Reads the trusted records of an earlier run, pass by pass."""
 
     def __init__(self, path: Path, seed: int, length: int) -> None:
         self._path, self._seed, self._length = path, seed, length
         self._position = 0
 
     def take(self, number: int) -> Iterator[_Record]:
-        """The blocks of a pass, without earlier passes."""
+        """Yield the records of a pass's blocks, skipping earlier passes."""
         for record in _records(self._path, self._seed, self._position, self._length):
             if record.kind != _SYNCED and record.number > number:
                 return
@@ -355,7 +354,7 @@ def _seed(fingerprint: bytes) -> int:
 
 
 def _valid_length(path: Path, seed: int) -> int:
-    """Up to which byte a file's records are good, and everything that they speak of is still there."""
+    """Return the length of a file's valid records whose blocks are certainly still on the disk."""
     end = size_at_mark = 0
     same_boot = False
     for record in _records(path, seed, 0, None):

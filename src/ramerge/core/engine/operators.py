@@ -1,4 +1,4 @@
-"""Operators that methods compute from recorded inputs, once for all threads of a process."""
+"""Caches operators that methods compute from recorded inputs, once for all threads of a process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ramerge.core.tensors.tensor import Tensor
 
 
 class Operators:
-    """A cache of the last operators, at most as many as workers use at a time.
+    """A cache of the most recently used operators, at most as many as workers use at a time.
 
-    A pass that travels to another process arrives without them: they are made again there.
+    It is pickled empty: another process computes its operators again.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,10 +34,10 @@ class Operators:
         return Operators, (self._most,)
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The operator of a key; the first thread computes it, and others wait for it."""
+        """Return the operator of a key. The first thread that needs it computes it, and others wait."""
         with self._lock:
             slot = self._slots.pop(key, None) or _CachedOperator()
-            self._slots[key] = slot  # the end is what was used last
+            self._slots[key] = slot  # most recently used last
             while len(self._slots) > self._most:
                 del self._slots[next(iter(self._slots))]
         with slot.lock:
@@ -53,7 +53,7 @@ class _CachedOperator:
 
 
 def read_rows(reader: Reader, record: InputRecord) -> RecordedRows:
-    """Read an agent's records at the input of a layer."""
+    """Read the recorded inputs of an agent's layer, and their weights."""
     inputs, weights = _read_float64(reader, record.inputs), _read_float64(reader, record.weights)
     counts = not weights.size or weights.any()
     if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):

@@ -1,6 +1,6 @@
-"""Kinds of output, and the folder that is built for one, with its journal.
+"""Kinds of output, and the staging directory and journal of an output that is being built.
 
-The core writes checkpoints; features and plug-ins add kinds of output, which are found by name.
+The core writes checkpoints; features and plug-ins add further kinds of output, which are found by name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ramerge.core.registry import Registry
 
 @dataclass(frozen=True)
 class OpenOutput:
-    """The folder that is built, and what earlier runs have done for it.
+    """An output that is being built, and its journal of finished work.
 
     Attributes:
-        staging: the folder.
+        staging: the folder that is being built.
         journal: the journal, opened.
-        spool_folder: the folder of spooled data, from which the files are made.
+        spool_folder: the folder of spooled data, from which the files are written.
     """
 
     staging: StagingDir
@@ -42,12 +42,12 @@ class OpenOutput:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """Kind and place of an output to build.
+    """Location, size and fingerprint of an output to build.
 
     Attributes:
         out: the output folder, local or remote.
         overwrite: whether an existing output is replaced.
-        fingerprint: everything that the work depends on, by a name for people.
+        fingerprint: everything that the work depends on, by human-readable names.
         total: bytes of work in all passes.
         files: names and sizes of the large files.
         spooled: names and sizes of spooled files.
@@ -63,10 +63,10 @@ class OutputSpec:
 
 @contextmanager
 def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
-    """The folder and journal of an output, which is in its place when the `with` block ends.
+    """Open the staging directory and journal of an output; when the `with` block ends, the output moves into place.
 
     Args:
-        what: the output.
+        what: the output to build.
         fresh: whether the work of earlier runs is ignored.
     """
     spool = {f"{SPOOL}/{name}": size for name, size in what.spooled.items()}
@@ -80,32 +80,32 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
 class OutputKind(PlannedKind, ABC):
     """A kind of output, such as a checkpoint.
 
-    A subclass is a frozen dataclass; its fields are the settings of the kind, which the command line takes as options
-    where they have `options.about`. An instance with the default settings is found by its entry point in the group
-    `ramerge.outputs`, whose name, such as `delta`, makes the flag `--as-delta`.
+    A subclass is a frozen dataclass whose fields are the kind's settings; fields declared with `options.about` become
+    command-line options. An entry point in the group `ramerge.outputs` refers to an instance with default settings; its
+    name, such as `delta`, makes the flag `--as-delta`.
 
     Attributes:
-        help: of the flag.
+        help: the flag's help text.
     """
 
     help: ClassVar[str] = ""
 
     @abstractmethod
     def spec(self, plan: MergePlan) -> OutputSpec:
-        """The files to build for a plan with an output folder."""
+        """Return location, files and fingerprint of the output to build; the plan has an output folder."""
 
     @abstractmethod
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, warnings: Sequence[str], start: float
     ) -> tuple[Record, ...]:
-        """Run the passes and write everything into the folder.
+        """Run the passes and write all files into the staging directory.
 
         Args:
             plan: the plan; `plan.output.details` is the return value of `details`.
-            passes: of the plan.
+            passes: the plan's passes, not yet run.
             output: the output that `spec` describes, opened.
             warnings: warnings from before the first pass.
-            start: when the run began, on the monotonic clock.
+            start: `time.monotonic()` when the run began.
 
         Returns:
             A record for each point.
@@ -113,13 +113,13 @@ class OutputKind(PlannedKind, ABC):
 
 
 OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)
-"""The kinds by name."""
+"""All kinds of output by name."""
 CHECKPOINT = "checkpoint"
-"""The usual kind."""
+"""The name of the default kind."""
 
 
 def output_kind(kind: str | OutputKind) -> OutputKind:
-    """A kind of output by its name, or itself."""
+    """Return the kind of output with this name; an `OutputKind` is returned as it is."""
     if isinstance(kind, OutputKind):
         return kind
     if kind not in OUTPUT_KINDS:

@@ -1,7 +1,7 @@
-"""The passes over a plan's inputs, as values: inputs, work on each block, and results.
+"""The passes over a plan's inputs, as values.
 
 An executor takes a pass, opens workers, and calls `process` for each block. A pass can be sent to another node, because
-its fields can.
+all of its fields can be pickled.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PlanPass(ABC):
-    """Base of the passes over a plan.
+    """Base class of the passes over a plan.
 
     Attributes:
-        plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
-        files: the inputs.
-        label: the name of its progress.
-        batches: the blocks, in the order in which they are begun; a worker takes those of a run at a stretch.
+        plan: the plan without its upload target, because credentials must not leave this process.
+        files: the input files.
+        label: the label of progress messages.
+        batches: the blocks in processing order, grouped into runs; one worker processes a whole run.
         counted: the statistics that the pass counts, by the tensor's index.
     """
 
@@ -50,10 +50,10 @@ class PlanPass(ABC):
 
     @contextmanager
     def open_worker(self, report: Callable[[Message], None]) -> Iterator[Worker]:
-        """Resources of one thread. It reports what happens in the middle of a block, such as a kernel's compilation.
+        """Open the resources of one thread. `report` gets messages from within a block, such as a kernel's compilation.
 
-        BLAS has one thread where workers solve for whole matrices, or multiply by operators: workers are already as
-        many as processors, and so the bytes of a result do not depend on the number of threads.
+        If workers solve for whole matrices or multiply by operators, BLAS gets one thread: there already is a worker
+        for each processor, and the bytes of a result must not depend on the number of threads.
         """
         solves_matrices = any(tensor.matrix or tensor.recorded for tensor in self.plan.tensors)
         with (
@@ -63,15 +63,15 @@ class PlanPass(ABC):
             yield Worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
-        """Tell a worker the blocks of its next run, which it prefetches."""
+        """Tell a worker the blocks of its next run, so that it prefetches them."""
         worker.expect(run)
 
     @abstractmethod
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
-        """Have a worker read a batch of blocks, and count or merge it."""
+        """Let the worker read a batch of blocks, and count or merge it."""
 
     def settle(self) -> None:  # noqa: B027 - only a pass that writes has to
-        """Flush written data to the disk, before another node reports it."""
+        """Flush written data to the disk; called on another node, before it reports results."""
 
     def close(self) -> None:
         """Close the inputs that the pass has opened on another node."""
@@ -83,30 +83,30 @@ class CountPass(PlanPass):
     """Counts the statistics that merging needs.
 
     Attributes:
-        results: of earlier passes, which some statistics need.
+        results: the results of earlier passes, which some statistics need.
     """
 
     counted: Mapping[int, Sequence[Statistic]]
     results: Results
 
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
-        """Read the block of all inputs and count."""
+        """Read a batch of blocks from all inputs, and count it."""
         return worker.count(batch, self.counted[batch[0].tensor], self.results)
 
 
 @dataclass(frozen=True)
 class MergePass(PlanPass):
-    """Merges and writes, and counts some statistics on the way.
+    """Merges and writes, and counts some statistics at the same time.
 
     Attributes:
-        tasks: for each tensor how every point merges it.
+        tasks: for each tensor, a task for each point.
     """
 
     tasks: Sequence[tuple[Task, ...]]
     sink: Sink
 
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
-        """Read the block of all inputs, merge it, and write it for every point."""
+        """Read a block from all inputs, merge it, and write it for every point."""
         return worker.merge(batch[0], self.tasks, self.sink)
 
     @override
@@ -122,16 +122,16 @@ class MergePass(PlanPass):
 def in_order(
     plan: MergePlan, tensors: Sequence[int] | Mapping[int, object], before: int, *, apart: bool = False
 ) -> tuple[Run, ...]:
-    """Blocks of tensors in the order of the output's files. Every second pass goes backwards, the last one forwards.
+    """Return runs of blocks of tensors in the order of the output's files, reversed in every second pass.
 
-    So each begins with the blocks that the previous pass has read last, which are still in the page cache. Within a run
-    all go forwards.
+    The last pass goes forwards. So each pass begins with the blocks that the previous pass read last, which are still
+    in the page cache. Blocks within a run always go forwards.
 
     Args:
         plan: the plan.
         tensors: indices of tensors.
-        before: how many passes come after this one.
-        apart: whether each block is a run.
+        before: the number of passes that follow this one.
+        apart: whether each block is a run of its own.
     """
     resources = plan.resources
     blocks: list[Block] = []
@@ -156,7 +156,7 @@ def in_order(
 
 
 def in_turn(runs: Iterable[T], operator: Callable[[T], Hashable], count: int) -> Iterator[T]:
-    """Runs of `count` operators in turn, so that each worker makes another one, where all would wait for the same.
+    """Yield runs of `count` operators in turn, so that workers compute different operators instead of waiting for one.
 
     Runs without an operator keep their order.
     """

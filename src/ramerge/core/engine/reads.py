@@ -1,4 +1,4 @@
-"""The reads of a plan's inputs: counting, observing, merging, and their results."""
+"""The passes over a plan's inputs that count, observe and merge, and their results."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ from ramerge.core.tensors.reader import Files, Reader
 
 
 class Passes:
-    """The reads of a plan's inputs, and what they have found.
+    """Runs the passes over a plan's inputs, and holds their results.
 
     Attributes:
-        journal: of blocks that are done, if there is one.
-        results: of statistics.
-        rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
-        non_finite: NaN and Inf that the last pass, which reads all tensors, has computed with.
-        overflowing: warnings about results of that pass.
+        journal: the journal of finished blocks, if there is one.
+        results: the results of statistics.
+        rounding: int64 counts of what rounding does to updates, for each point, laid out as in
+            `kernels.piece.rounding_counts`.
+        non_finite: NaN and Inf in the inputs of the last pass, which reads all tensors, where they are allowed.
+        overflowing: warnings about results of that pass that overflow.
         warnings: warnings of workers.
         bytes_read: bytes of weights that were read.
         listen: gets the progress.
-        plan: the plan, as it travels.
-        files: the inputs, open.
-        operators: operators that methods make from recorded inputs.
+        plan: the plan without its upload target.
+        files: the open input files.
+        operators: a cache of operators that methods compute from recorded inputs.
     """
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
@@ -56,7 +57,7 @@ class Passes:
         self.warnings: list[str] = []
         self.bytes_read: int = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
-        # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
+        # passes are sent to other nodes, so they do not hold the upload target and its credentials
         output = replace(plan.output, target=None, kind=PlannedKind(), details=None)
         self.plan: MergePlan = replace(plan, output=output)
         self._executor = executor
@@ -79,7 +80,7 @@ class Passes:
         self.files.close()
 
     def count(self) -> None:
-        """Count everything that merging needs: one read for each round."""
+        """Count everything that merging needs, with one pass for each round."""
         rounds = self.plan.counts.rounds
         for number, statistics_by_tensor in enumerate(rounds):
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
@@ -103,7 +104,7 @@ class Passes:
         self.run(merging, self.results, sink)
 
     def keep(self) -> None:
-        """Keep the counts in the user's cache, for later runs on the same files."""
+        """Store the counts in the user's cache, for later runs on the same files."""
         cached_counts.keep(self.plan.counts.digest, self.plan.tensors, self._by_tensor)
 
     def run(
@@ -113,9 +114,9 @@ class Passes:
         sink: Sink | None = None,
         watch: Callable[[BlockResult], object] = silence,
     ) -> None:
-        """Carry out a pass: first the results of earlier runs, then the rest. `watch` gets each result.
+        """Run a pass: take the results of earlier runs from the journal, and process the remaining blocks.
 
-        At the end, inputs that have changed since planning are refused, and so are bad weights.
+        `watch` is called with each new result. Inputs that have changed since planning and bad weights are errors.
         """
         tally = PassTally(work, results, self.listen)
         journal, runs = self.journal, work.batches
@@ -147,7 +148,7 @@ class Passes:
 
 @contextmanager
 def _no_longer_waiting(sink: Sink | None) -> Iterator[None]:
-    """After an error, close the sink, for which workers may be waiting, before anything waits for the workers."""
+    """After an error, close the sink first: workers may be waiting for it, and the executor waits for the workers."""
     try:
         yield
     except BaseException:
@@ -163,7 +164,7 @@ def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
 
 
 def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
-    """For each tensor: every point's task, and the statistics to count during merging."""
+    """Return each tensor's tasks, one for each point, and the statistics to count during merging, by tensor."""
     agents = tuple(plan.inputs.agents)
     cached_tasks: dict[object, Task] = {}
 

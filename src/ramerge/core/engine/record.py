@@ -1,4 +1,4 @@
-"""Record of a merge: the content of `ramerge.json`."""
+"""The record of a merge: the content of `ramerge.json`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class _Value(Generic[T]):
-    """Figure in an agent's `values`, as an attribute with a type."""
+    """A typed attribute that reads a figure from an agent's `values`."""
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._key = name.removesuffix("_")
@@ -42,46 +42,46 @@ class _Value(Generic[T]):
 
 @dataclass(frozen=True, repr=False)
 class AgentStatistics(Displayed):
-    """Figures of one agent over all merged tensors; only those that the method reports are there.
+    """Figures of one agent over all merged tensors; only the figures that the method reports exist.
 
-    Each figure is an attribute and an entry of `values`. `dir(agent)` lists those that are there.
+    Each figure is an attribute and an entry of `values`. `dir(agent)` lists the existing figures.
 
     Attributes:
-        name: as in the recipe.
+        name: the agent's name in the recipe.
         model: folder or hub id, as in the recipe.
         values: all figures that the method reports, by key.
 
-    The RAM family reports, and `isolate` the first of them:
-        epsilon: what counts as moved, if the recipe gives it relative to each agent's task vector; None where that
-            differs by part.
+    The RAM family reports these, and `isolate` the first:
+        epsilon: the threshold above which an element counts as moved, if the recipe gives it relative to each agent's
+            task vector; None if it differs by part.
         total: elements that were compared.
         active: elements that the agent moved by more than epsilon.
-        shared: elements of these that other agents moved too.
-        unique: elements of these that no other agent moved.
+        shared: active elements that other agents moved, too.
+        unique: active elements that no other agent moved.
         density: active / total.
         unique_share: unique / active.
-        rho: shared / unique, equation 2; infinite without unique elements.
-        lambda_: the factor of unique elements, under the key `lambda`; None where each part of the model has its own.
+        rho: shared / unique, equation 2; infinite if there are no unique elements.
+        lambda_: the factor of unique elements, under the key `lambda`; None if each part of the model has its own.
 
     Methods that trim report:
-        threshold: the least magnitude that is kept.
-        kept: elements that are kept.
+        threshold: the smallest magnitude that trimming keeps.
+        kept: the number of elements that trimming keeps.
         kept_share: kept / total.
-        asked_share: the share that the density asks for.
+        asked_share: the share that the recipe's density asks for.
 
     Model Stock reports:
-        ratio: the length of the merged task vector over that of the agents' mean; None if that is 0.
+        ratio: norm of the merged task vector divided by the norm of the agents' mean task vector; None if that is 0.
 
-    Where rounding to the output's dtype can lose anything, all methods that take a base report:
-        updates: elements that the agent moved and the merge changes.
-        erased: elements of these that rounding puts back to the base.
+    All methods that take a base report these if rounding to the output's dtype can lose anything:
+        updates: elements that the agent moved and that the merge changes.
+        erased: updates that rounding puts back to the base's value.
         erased_share: erased / updates.
-        sampled: updates in a sample of the elements; the figures below are of that sample (`kernels.effect`).
-        grown_share: the share of these that rounding moves further from the base than the merge did.
-        alone: elements that only this agent moved.
-        nominal_lambda: of their updates, the part that the merge keeps before rounding; None if there are none.
-        effective_lambda: the part that is left of them in the output; None if there are none.
-        effective_error: the standard error of that if roundings up and down are a matter of chance; None likewise.
+        sampled: updates in a sample of the elements, from which the figures below come (`kernels.effect`).
+        grown_share: the share of sampled updates that rounding moves further from the base than the merge did.
+        alone: sampled elements that only this agent moved.
+        nominal_lambda: the factor that the merge gives to updates of `alone` before rounding; None if `alone` is 0.
+        effective_lambda: the factor of these updates in the output; None if `alone` is 0.
+        effective_error: the standard error of `effective_lambda` if rounding errors are random; None if `alone` is 0.
 
     Example:
         >>> code = ramerge.merge("recipe.yaml", "merged").agents["code"]
@@ -132,12 +132,12 @@ class AgentStatistics(Displayed):
         return {"name": self.name, "model": self.model, **self.values}
 
     def to_dict(self) -> dict[str, Any]:
-        """The agent's entry in `ramerge.json`, whose key is its name, as plain values."""
+        """Return the agent's entry in `ramerge.json` as plain values; the entry's key, the name, is not included."""
         return {"model": self.model, **_finite(self.values)}
 
 
 def _with_values(agents: object) -> object:
-    """Agents as the file has them, each entry as the fields of `AgentStatistics`; anything else unchanged."""
+    """Turn the entries of `agents` in the file into fields of `AgentStatistics`; anything malformed stays unchanged."""
     if not isinstance(agents, Mapping):
         return agents
     entries: dict[object, object] = dict(agents)
@@ -152,35 +152,35 @@ def _with_values(agents: object) -> object:
 class Record(Displayed):
     """Record of a merge. Sizes are in bytes, `seconds` is wall time.
 
-    Fields with a default may be missing in `ramerge.json`: if they are empty.
+    Fields with a default are missing in `ramerge.json` if they are empty.
 
     Attributes:
         ramerge_version: the version that wrote it.
         method: the name of the method.
-        point: the parameters that vary in a sweep; else empty.
-        parameters: as they were used, defaults included.
-        base: folder or hub id; None where the method needs none.
-        rules: the recipe's rules, each with the number of tensors that it caught.
+        point: the values of the parameters that vary in a sweep; otherwise empty.
+        parameters: the parameters used, defaults included.
+        base: folder or hub id; None if the method needs no base.
+        rules: the recipe's rules, each with the number of tensors that it matched.
         counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
-        notes: the plan's notes, such as how many tensors each rule catches.
+        notes: the plan's notes, such as how many tensors each rule matches.
         warnings: likely mistakes in what was merged.
         input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
         dtype: full name of the output's dtype, or `mixed`.
-        rounding: how results were rounded to it: `nearest` or `stochastic`.
-        rounding_seed: the seed of the random draws of `stochastic`; else None.
-        non_finite: NaN and Inf that the inputs hold and `allow.non_finite` computes with, by input: `base`, an agent.
-        agents: by name, in recipe order.
+        rounding: how results were rounded to the output's dtype: `nearest` or `stochastic`.
+        rounding_seed: the seed of stochastic rounding; otherwise None.
+        non_finite: the number of NaN and Inf that `allow.non_finite` let through, by input: `base` or an agent.
+        agents: the figures of each agent, by name, in recipe order.
         parts: figures by part of the model and agent, if several parts are counted separately.
-        tensors: tensors of the output.
-        merged_tensors: tensors that the method merged; `agents` are of these.
-        parameters_count: elements of the output.
-        device: where whole matrices were solved for, with the name of a GPU; None where there were none.
-        bytes_read: bytes of weights read in all passes together; of a sweep, for all points together.
+        tensors: the number of tensors in the output.
+        merged_tensors: the number of tensors that the method merged, on which the figures of `agents` are based.
+        parameters_count: the number of elements in the output.
+        device: the device that solved for whole matrices, with the name of a GPU; None if nothing had to be solved.
+        bytes_read: bytes of weights read in all passes together; for a sweep, for all points together.
         bytes_written: bytes of the output's safetensors files.
         seconds: duration; for a sweep, of all points together.
         peak_memory_bytes: the process's largest resident memory.
-        adapter: of an adapter, for each module its `rank`, whether its factors are the `exact` sum, and the `error`:
-            the norm of what they lack, as a share of that of the module's update.
+        adapter: for a merge written as an adapter: each module's `rank`, whether its factors are the `exact` sum, and
+            the `error`: the norm of the difference divided by the norm of the module's update.
 
     Example:
         >>> record = ramerge.merge("recipe.yaml", "merged")
@@ -230,7 +230,7 @@ class Record(Displayed):
         return [{"name": name, **agent.to_dict()} for name, agent in self.agents.items()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as plain values, as in `ramerge.json`."""
+        """Return the record as plain values, as in `ramerge.json`."""
         values = {key: value for key, value in vars(self).items() if key not in ("agents", "parts")}
         values["rules"] = list(self.rules)
         values["notes"] = list(self.notes)
@@ -245,11 +245,11 @@ class Record(Displayed):
         return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
 
     def to_json(self) -> str:
-        """The text of `ramerge.json`."""
+        """Return the text of `ramerge.json`."""
         return dumped(self.to_dict())
 
     def frame(self) -> Any:
-        """The figures of all agents as a pandas data frame, a row for each agent.
+        """Return the figures of all agents as a pandas data frame with a row for each agent.
 
         Raises:
             RecipeError: pandas is not installed.
@@ -259,14 +259,14 @@ class Record(Displayed):
 
 @dataclass(frozen=True)
 class Sweep:
-    """Record of a sweep, the content of `sweep.json`: the record of each point by the name of its folder."""
+    """The record of a sweep, the content of `sweep.json`: each point's record by the name of its folder."""
 
     ramerge_version: str
     method: str
     points: Mapping[str, Record]
 
     def to_json(self) -> str:
-        """The text of `sweep.json`."""
+        """Return the text of `sweep.json`."""
         return dumped(vars(self) | {"points": {name: record.to_dict() for name, record in self.points.items()}})
 
 
@@ -274,7 +274,7 @@ def read_record(path: Path) -> Record:
     """Read the record in a `ramerge.json`.
 
     Raises:
-        RecipeError: it cannot be read, or is no record of a merge.
+        RecipeError: the file cannot be read, or is not the record of a merge.
     """
     return read_model(path, Record, RECORD, "record of a merge")
 
@@ -283,7 +283,7 @@ def read_sweep(path: Path) -> Sweep:
     """Read the records in a `sweep.json`.
 
     Raises:
-        RecipeError: it cannot be read, or is no record of a sweep.
+        RecipeError: the file cannot be read, or is not the record of a sweep.
     """
     return read_model(path, Sweep, RECORD, "record of a sweep")
 
@@ -300,7 +300,7 @@ def refuse_sweep(out: Path) -> None:
 
 
 def _finite(values: Mapping[str, object]) -> dict[str, object]:
-    """Values for JSON, which has no infinity: infinite values (rho without unique elements) become null."""
+    """Replace infinite values (rho without unique elements) by None, because JSON has no infinity."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""Results of workers on blocks, and their encoding in journals."""
+"""Results of workers for blocks, and their encoding in journals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan
 
 _LENGTH = struct.Struct("<I")
-# Of histograms, which are nearly empty for a block, only the entries that are not 0 are kept.
+# Larger counts are histograms, which are nearly empty for a block, so only nonzero entries are stored.
 _LARGE = 4096
 
 
@@ -26,17 +26,17 @@ Results = Mapping[tuple[Statistic, str], Any]
 
 @dataclass(frozen=True)
 class BlockResult:
-    """Result of a worker for a block, or for several of a tensor that it has counted together.
+    """A worker's result for a block, or for several blocks of one tensor that were counted together.
 
     Attributes:
-        block: the block, or the first of them.
-        elements: elements of all of them.
-        bytes_read: bytes of input.
-        counted: by statistic.
-        rounding: int64: for each point what the last rounding does to the updates of N agents, as
-            `kernels.piece.rounding_counts` has it; None where it can do nothing.
-        wrong: for each source how many of its elements are NaN, Inf or a negative importance, where inputs or result
-            are not finite; all zero for an overflow.
+        block: the block; the first one if there are several.
+        elements: elements of all blocks.
+        bytes_read: bytes of input that were read.
+        counted: counts by statistic.
+        rounding: int64 counts of what rounding to the output's dtype does to the updates of N agents, for each point,
+            laid out as in `kernels.piece.rounding_counts`; None if nothing was rounded.
+        wrong: how many elements of each source are NaN, Inf or a negative importance; None if inputs and result are
+            finite, all zero if only the result overflows.
         unequal: indices of sources whose bytes differ from the first source's, in a tensor that must be equal.
     """
 
@@ -50,15 +50,16 @@ class BlockResult:
 
 
 def blank(plan: MergePlan) -> Counts:
-    """Empty counts of the effect of rounding on the agents' updates in each point."""
+    """Return zeroed counts of the effect of rounding on the agents' updates, for each point."""
     return np.stack([rounding_counts(len(plan.inputs.agents)) for _ in plan.points])
 
 
 class ResultCodec:
-    """Turns the results of a pass into bytes and back.
+    """Encodes the results of a pass as bytes, and decodes them.
 
     Args:
-        wanted: the statistics that the pass counts, by the tensor's index.
+        plan: the plan.
+        statistics: the statistics that the pass counts, by the tensor's index.
     """
 
     def __init__(self, plan: MergePlan, statistics: Mapping[int, Sequence[Statistic]]) -> None:
@@ -69,10 +70,10 @@ class ResultCodec:
         self._rounding = blank(plan)
 
     def encode(self, result: BlockResult) -> tuple[bytes, int]:
-        """A worker's result as bytes of the journal, and how many bytes of input were read for it."""
+        """Return a result as bytes for the journal, and how many bytes of input were read for it."""
         statistics = self._statistics.get(result.block.tensor, ())
         arrays: list[NDArray[Any]] = [] if result.rounding is None else [result.rounding]
-        entries: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are kept
+        entries: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are stored
         for statistic, counts in result.counted.items():
             places = _places(counts)
             entries.append((statistics.index(statistic), None if places is None else places.size))
@@ -82,7 +83,7 @@ class ResultCodec:
         return b"".join([_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)]), result.bytes_read
 
     def decode(self, batch: Batch, data: bytes) -> BlockResult:
-        """The result of blocks that were done together, from bytes of the journal."""
+        """Return the result of blocks that were processed together, from bytes of the journal."""
         position = _LENGTH.size + _LENGTH.unpack_from(data)[0]
         bytes_read, elements, wrong, unequal, has_rounding, entries = json.loads(data[_LENGTH.size : position])
 
@@ -108,8 +109,8 @@ class ResultCodec:
 
 
 def _places(counts: Counts) -> NDArray[np.uint32] | None:
-    """Indices of nonzero large counts, if that is shorter; else None."""
+    """Return the indices of nonzero counts, if storing only these is shorter; otherwise None."""
     if counts.nbytes <= _LARGE:
         return None
-    places = np.flatnonzero(counts.reshape(-1) != 0)  # far faster than of the numbers
+    places = np.flatnonzero(counts.reshape(-1) != 0)  # far faster on booleans than on integers
     return places.astype(np.uint32) if places.size * (4 + counts.itemsize) < counts.nbytes else None

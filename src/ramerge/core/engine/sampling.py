@@ -1,4 +1,4 @@
-"""Samples of the weights of all models, read before anything is merged."""
+"""Reads samples of the weights of all models before anything is merged."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ Values = NDArray[np.float32] | NDArray[np.float64]
 
 PLACES = 32
 ELEMENTS = 1 << 13
-"""A quarter of a million elements of each input: 26 moved elements, if an agent moved a ten-thousandth of its elements.
-"""
+"""The most elements read at each of 32 places: 262,144 in all, 26 of which moved if one in ten thousand moved."""
 ENOUGH = 256
 """The fewest elements for a meaningful correlation."""
 
-# Pieces of all models together, each a page of a file, and the most in one matrix: most models have 16 to 64 heads.
+# The most pieces of all models together, each about a page of a file, and of one matrix: models have 16 to 64 heads.
 _PIECES = 1 << 14
 _IN_MATRIX = 64
 _GAIN = re.compile(r"(?:norm|ln)[^.]*(?:\.weight)?$|\.(?:weight|gamma)$", re.IGNORECASE)
@@ -38,7 +37,7 @@ _LOCAL_BYTES = 1 << 16
 
 
 def sampled_blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
-    """Tensors and values of all models, shape (N + 1, elements), at random places, identical in every run."""
+    """Yield tensors and values of all models, shape (N + 1, elements), at random places; the same in every run."""
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= ENOUGH] or list(tensors)
     places = []
@@ -50,10 +49,10 @@ def sampled_blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
 
 
 def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
-    """Matrices and values of all models in small pieces all over them, shape (N + 1, pieces, `ENOUGH`).
+    """Yield matrices with small pieces of all models spread over each matrix, shape (N + 1, pieces, `ENOUGH`).
 
-    Embeddings are left out, because rows of new tokens are often initialized again; and so are matrices with pieces
-    computed from far more than their own bytes.
+    Embeddings are left out, because rows of new tokens are often reinitialized; so are matrices whose pieces are
+    computed from far more bytes than their own.
     """
     draw = Random(0)
     matrices = [
@@ -77,9 +76,9 @@ def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
 
 
 def sampled_gains(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
-    """Gains of norms and values of all models, shape (N + 1, elements): those of one layer for each kind of norm.
+    """Yield gains of norms with values of all models, shape (N + 1, elements): one layer for each kind of norm.
 
-    Remote models have few, because each is a request.
+    Fewer gains are read of remote models, because each is a request.
     """
     kinds: dict[str, list[TensorPlan]] = {}
     for tensor in tensors:
@@ -107,14 +106,14 @@ def _read_samples(
 
 
 def read_numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
-    """Sampled elements `start:start + size` of a tensor in float32, or float64 for F64."""
+    """Read elements `start:start + size` of a tensor as float32, or as float64 if its dtype is F64."""
     raw = np.empty(size * itemsize(tensor.dtype), np.uint8)
     reader.read(tensor, start, start + size, raw)
     return _as_float32(raw, tensor.dtype)
 
 
 def rounded_values(values: Values, dtype: str) -> Values:
-    """Sampled numbers rounded to a narrower dtype, in float32, in an array of the same shape."""
+    """Round sampled values to a narrower dtype; returns float32 in the same shape."""
     raw = np.empty(values.size * itemsize(dtype), np.uint8)
     source, words = ("F64", np.uint64) if values.dtype == np.float64 else ("F32", np.uint32)
     convert(source, np.ascontiguousarray(values).reshape(-1).view(words), dtype, raw, values.size)

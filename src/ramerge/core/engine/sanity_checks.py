@@ -2,17 +2,17 @@
 
 Five things are compared, in blocks of tensors from the whole model:
 
-- Equal values. If an agent equals the base or another agent in the sample, all tensors are read to be sure.
+- Equal values. If an agent equals the base or another agent in the sample, all tensors are read to confirm it.
 - The correlation of weights. It stays high between a model and its agents: an update that is as large as the weights
   and independent of them still leaves 0.71. Between models with different initializations it is 0.
-- The same in small pieces of every matrix. One that hardly correlates with the base's piece and is not larger holds
-  other weights, such as those of another head.
-- Norms. Some programs store them plus one; training does not move all elements alike.
+- The same correlation in small pieces of every matrix. A piece that hardly correlates with the base's piece and is not
+  larger holds other weights, such as the weights of another head.
+- Norms. Some programs store them plus one, whereas training does not move all elements alike.
 - Common values and directions. Agents of one base share changes from that base only by chance and by similar training.
-  Relative to any other model, for example one of the agents, they all share the direction to their real base.
+Relative to any other model, for example one of the agents, they all share the direction to their real base.
 
-If agents are stored in a narrower dtype than the base, all are compared as rounded to it: agents share the base's
-rounding errors too.
+If agents are stored in a narrower dtype than the base, all models are rounded to that dtype before they are compared,
+because agents share the base's rounding errors, too.
 """
 
 from __future__ import annotations
@@ -51,24 +51,25 @@ from ramerge.core.tensors.tensor import Tensor
 
 # The correlation after an update that is 1.7 times as large as the weights and independent of them.
 _FOREIGN = 0.5
-# The correlation of a few hundred weights with other weights is below this, and these are not so many times larger.
+# A few hundred weights that correlate less with the base's, and are less than 1.5 times as large, are other weights.
 _REPLACEMENT, _LARGER = 0.3, 1.5
-# Of a quantized base: which share of an agent must hold its numbers, and how many times more often the rounded ones.
+# The least share of an agent's elements that must hold the numbers of a quantized base.
 _FEW_EXACT = 0.1
-# The largest weights of models are near 1, the largest code of float8 is 448, and inverted scales give thousands.
+# The largest weights of models are near 1; the largest code of float8 is 448, and inverted scales give thousands.
 _TOO_LARGE = 448
-# Where an agent and the base differ: how many times more often others must hold the agent's value than the base's.
+# How many times more often other agents must hold an agent's value than the base's, where the two differ.
 _VOTES = 4
-_FEW = 10  # votes that may be chance
-# Cosines of task vectors: of agents that share most of their direction, a part of it, and nothing.
+_FEW = 10  # so few votes may be chance
+# Cosines of task vectors of agents that share most of their direction, a part of it, and nothing.
 _COMMON, _PARTLY, _APART = 0.9, 0.4, 0.2
-# Of norms: the share of a difference that a constant may leave, how near to 1 it is, and what training may move alike.
+# Norms: the share of a difference that a constant may leave unexplained, how near to 1 a constant must be to count as
+# 1, and the largest constant and factor (minus 1) by which training may move all elements alike.
 _UNEXPLAINED, _NEAR_ONE, _TRAINING, _SCALING = 0.05, 0.05, 0.1, 0.2
 _BY_PRECISION = ("BF16", "F16", "F32", "F64")
 
 
 class WrongModel(str):
-    """A warning about a model that a merge refuses unless the key `allow` of the recipe's `allow` accepts it."""
+    """A warning about a model that a merge refuses unless the recipe's `allow` sets the key named by `allow`."""
 
     __slots__ = ()
     allow: ClassVar[str]
@@ -82,14 +83,14 @@ class SwappedBase(WrongModel):
 
 
 class OtherBase(WrongModel):
-    """The weights of an agent have nothing to do with the base's."""
+    """The weights of an agent are unrelated to the base's."""
 
     __slots__ = ()
     allow = "other_base"
 
 
 def suspicions(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings about inputs that are probably damaged, not of this base, or the wrong checkpoints."""
+    """Return warnings about inputs that are probably damaged, trained from another base, or the wrong checkpoints."""
     scales = tuple(_wrong_scales(plan))
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
@@ -110,7 +111,7 @@ def suspicions(plan: MergePlan) -> tuple[str, ...]:
 
 
 def _wrong_scales(plan: MergePlan) -> Iterator[str]:
-    """Warnings about quantized weights that are too large for weights, as they are where scales are inverted."""
+    """Yield warnings about quantized weights whose values are implausibly large, as with inverted scales."""
     quantized: dict[str, list[Tensor]] = {}
     for tensor in plan.tensors:
         for source in tensor.sources:
@@ -131,7 +132,7 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
 
 
 def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
-    """Warnings about agents that do not fit this base, each compared with it."""
+    """Yield warnings about agents that do not fit this base; each agent is compared with the base only."""
     for t, name in enumerate(names, 1):
         if not plan.method.along_run and sample.equal[0, t] and _equal(tensors, 0, t):
             after_rounding = (
@@ -151,11 +152,11 @@ def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan],
 
 
 def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
-    """Warnings about agents, compared with each other."""
+    """Yield warnings from comparing agents with each other."""
     names = tuple(plan.inputs.agents)
     for s, t in combinations(range(1, len(names) + 1), 2):
         pairs = ((tensor.sources[s].tensor, tensor.sources[t].tensor) for tensor in tensors)
-        # not of agents that are one checkpoint: planning has warned of these
+        # planning has already warned of agents that are the same checkpoint
         if sample.equal[s, t] and any(one != other for one, other in pairs) and _equal(tensors, s, t):
             yield f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
     apart = [0, *(t for t in range(1, len(names) + 1) if not any(sample.equal[s, t] for s in range(1, t)))]
@@ -163,10 +164,10 @@ def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -
 
 
 def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
-    """Warnings about matrices with other weights than the base's in parts, such as exchanged heads.
+    """Yield warnings about matrices that partly hold other weights than the base's, such as exchanged heads.
 
-    What training adds to weights leaves them in: an update that lowers the correlation to c makes the weights 1/c times
-    as large. So weights that are hardly larger and hardly correlate with the base's are other weights.
+    Training adds to weights, but does not remove them: an independent update that lowers the correlation to c makes
+    weights 1/c times as large. So weights that hardly correlate with the base's, but are hardly larger, replace it.
     """
     if any(map(is_far, plan.inputs.files)):
         return  # each piece would be a request
@@ -192,10 +193,10 @@ def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[Tenso
 
 
 def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
-    """Warnings about norms that are the base's plus or minus one, or all with a common constant or factor.
+    """Yield warnings about norms that differ from the base's by one, or all by a common constant or factor.
 
-    Training moves elements by different amounts. If a constant explains nearly all differences, and is larger than
-    training moves norms, another program has stored them in its own way.
+    Training moves elements by different amounts. If a constant explains nearly all differences and is larger than
+    changes by training, another program has stored the norms in its own way.
     """
     gains = {tensor.name: values for tensor, values in sampled_gains(tensors, len(names))}
     for t, name in enumerate(names, 1):
@@ -220,7 +221,7 @@ def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]
 
 @np.errstate(all="ignore")  # values that are not finite are refused when all are read
 def _shift(base: Values, agent: Values) -> float:
-    """The constant that explains nearly all differences; 0 if none does."""
+    """Return the constant that explains nearly all differences; 0 if none does."""
     tau = agent.astype(np.float64) - base
     middle = float(np.sort(tau)[tau.size // 2])
     return middle if np.square(tau - middle).sum() < _UNEXPLAINED * np.square(tau).sum() else 0
@@ -228,7 +229,7 @@ def _shift(base: Values, agent: Values) -> float:
 
 @np.errstate(all="ignore")
 def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
-    """The constant or factor by which several vectors differ; empty without one, or for a small one."""
+    """Return the common constant or factor by which vectors differ, as text; empty if there is none or it is small."""
     shifts = [_shift(base, agent) for base, agent in pairs]
     if min(map(abs, shifts)) > _TRAINING and max(shifts) - min(shifts) < _UNEXPLAINED * max(map(abs, shifts)):
         return f"{'plus' if shifts[0] > 0 else 'minus'} {abs(shifts[0]):.3g}"
@@ -254,16 +255,16 @@ class _Sample:
     """Figures of a sample of N agents. Models are numbered: the base is 0, agents are 1 to N.
 
     Attributes:
-        equal: shape (N + 1, N + 1): whether all values are equal.
-        for_agent: shape (N + 1, N + 1): values of model j that equal those of another model k, and not the base's.
-        for_base: shape (N + 1, N + 1): values of model j that equal the base's, and not those of model k.
-        dots: shape (N + 1, N + 1): scalar products of task vectors, of elements that are finite in all models; the
-            base's is 0.
-        carriers: shape (N + 1): how many elements carry each task vector: (sum of squares)^2 / sum of fourth powers. A
-            few elements that are far larger than all others make any cosine.
-        correlations: of each agent's weights with the base's, likewise, the median over matrices; 1 without matrices
-            that are large enough.
-        starts: the agents that hold hardly a number of a quantized base, by number.
+        equal: shape (N + 1, N + 1): whether all values of two models are equal.
+        for_agent: shape (N + 1, N + 1): how many values of model j equal another model k's, and not the base's.
+        for_base: shape (N + 1, N + 1): how many values of model j equal the base's, and not model k's.
+        dots: shape (N + 1, N + 1): scalar products of task vectors, over elements that are finite in all models; the
+            base's task vector is 0.
+        carriers: shape (N + 1): how many elements carry each task vector: (sum of squares)^2 / sum of fourth powers. If
+            a few elements are far larger than all others, a cosine means little.
+        correlations: shape (N): correlations of each agent's finite weights with the base's, the median over matrices;
+            1 if no matrix is large enough.
+        starts: the agents that hold hardly any of the quantized base's numbers, by number.
     """
 
     equal: NDArray[np.bool_]
@@ -286,13 +287,13 @@ class _Sample:
             values = (
                 rounded_values(values_of_models, min(coarse, key=_BY_PRECISION.index)) if coarse else values_of_models
             )
-            still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
+            still = (values == values[0]).astype(np.float32)  # float32 is exact up to 2^24, and its products are fast
             unmoved += (still @ still.T).astype(np.int64)
             same += np.array([[np.count_nonzero(left == right) for right in values] for left in values])
             total += values.shape[1]
             for t in starts if tensor.base.encoding else ():
                 starts[t].add(tensor, t, values_of_models)
-            finite = values[:, np.isfinite(values).all(axis=0)]  # one NaN would decide products and correlations
+            finite = values[:, np.isfinite(values).all(axis=0)]  # one NaN would make products and correlations NaN
             tau = (finite - finite[:1]).astype(np.float64)
             dots += tau @ tau.T
             fourth += np.square(np.square(tau)).sum(axis=1)
@@ -311,12 +312,12 @@ class _Sample:
         )
 
     def votes(self, k: int, voters: Sequence[int]) -> float:
-        """How many times more often others hold an agent's value than the base's, where the two differ."""
+        """How many times more often other models hold agent k's value than the base's, where the two differ."""
         for_agent, for_base = (int(counts[voters, k].sum()) for counts in (self.for_agent, self.for_base))
         return for_agent / max(for_base, _FEW)
 
     def mean_cosine(self, k: int, others: Sequence[int]) -> float:
-        """The mean cosine of the differences of other models from model k."""
+        """Return the mean cosine between the differences of other models from model k."""
         dots = self.dots
         cosines = []
         for i, j in combinations(others, 2):
@@ -326,9 +327,9 @@ class _Sample:
         return float(sum(cosines) / len(cosines))
 
     def stands_still(self, likely: int, apart: Sequence[int]) -> bool:
-        """Whether others have moved elements of their own and this agent has not, as the base of the others has not.
+        """Whether only the agent `likely` has moved hardly any elements alone, like a base of the others.
 
-        Elements that an agent alone has moved are those where all other models hold the base's value.
+        An agent alone has moved an element if all other models hold the base's value there.
         """
         own = {k: int(self.for_base[[j for j in apart if j not in (0, k)], k].sum()) for k in apart[1:]}
         return all(updates > _VOTES * own[likely] + _FEW for k, updates in own.items() if k != likely)
@@ -336,14 +337,14 @@ class _Sample:
 
 @dataclass
 class _Start:
-    """Count the elements of an agent that hold the base's number, where the base is quantized and the agent is not.
+    """Counts the elements of an unquantized agent that equal the numbers of its quantized base.
 
     Attributes:
-        elements: how many there are in the sample.
-        exact: how many hold the number that is compared.
-        rounded_count: how many hold it rounded to `dtype`.
-        dtype: the dtype of 16 bits to which trainers that dequantize the base round it.
-        is_rounded: whether that is compared already.
+        elements: elements in the sample.
+        exact: elements that equal the base's number as it is compared.
+        rounded_count: elements that equal the base's number rounded to `dtype`.
+        dtype: the 16-bit dtype to which trainers round when they dequantize the base.
+        is_rounded: whether the compared base is already rounded to `dtype`.
     """
 
     elements: int = 0
@@ -353,7 +354,7 @@ class _Start:
     is_rounded: bool = False
 
     def add(self, tensor: TensorPlan, t: int, values: Values) -> None:
-        """Count where a sampled block of agent `t` holds the base's numbers."""
+        """Count the elements of a sampled block where agent `t` equals the base."""
         source = tensor.sources[t].tensor
         if source is tensor.base or source.encoding or values.dtype != np.float32:
             return
@@ -366,13 +367,13 @@ class _Start:
 
     @property
     def is_other(self) -> bool:
-        """Whether the agent was probably trained from other numbers than the compared ones."""
+        """Whether the agent was probably trained from other numbers than the compared base's."""
         if self.is_rounded:
             return self.elements >= ENOUGH and self.exact < _FEW_EXACT * self.elements
         return self.rounded_count > max(_FEW_EXACT * self.elements, _VOTES * self.exact)
 
     def sentence(self, plan: MergePlan) -> str:
-        """Problem, and what to do about it."""
+        """Describe the problem, and what to do about it."""
         dtype = full_name(self.dtype)
         if self.is_rounded:
             text = (
@@ -391,7 +392,7 @@ class _Start:
 
 
 def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
-    """Whether two models hold the same values; the base, model 0, as rounded to the other's dtype."""
+    """Whether two models hold the same values; the base (model 0) is first rounded to the other model's dtype."""
     size = 1 << 20
     with Files() as files:
         reader = Reader(files)
@@ -409,10 +410,10 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
 
 
 def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
-    """A warning if different agents were probably trained from another model than the base.
+    """Yield a warning if the agents were probably trained from another model than the base.
 
     Args:
-        apart: the models that differ from those before them; the base first.
+        apart: the models that differ from all models before them; the base is first.
     """
     if len(apart) < 3:
         return
@@ -435,7 +436,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         cosines[0] > _PARTLY
         and cosines[straight] < _APART
         and by_angles
-        # the middle one of successive checkpoints lies between the others: there they differ in opposite directions
+        # the middle one of three checkpoints of a run differs from the others in opposite directions
         and (
             not alike or (cosines[straight] > -_APART and min(cosines[k] for k in others) > cosines[straight] + _APART)
         )

@@ -34,14 +34,14 @@ from ramerge.core.storage.resolve import FoundModel
 def records_of(
     plan: MergePlan, passes: Passes, bytes_written: int, warnings: Sequence[str], start: float
 ) -> tuple[Record, ...]:
-    """Make the record of each point from the results of the passes.
+    """Create the record of each point from the results of the passes.
 
     Args:
         plan: the plan that was carried out.
         passes: the passes, with their results.
-        bytes_written: bytes of weights that were written, of all points.
+        bytes_written: bytes of weights written for all points together.
         warnings: warnings from a sample of the weights.
-        start: `time.monotonic` at the beginning.
+        start: `time.monotonic()` when the run began.
 
     Raises:
         WeightsError: the plan is strict, and there are warnings.
@@ -56,7 +56,7 @@ def records_of(
 
 
 def _paths_of(plan: MergePlan, point: Point) -> PathStyle:
-    """The form of paths in the output's files: relative to their folder; of a published output only names."""
+    """Return how the output's files write paths: relative to their folder; only names if the output is published."""
     return path_style(plan.output.target, point.name)
 
 
@@ -120,7 +120,7 @@ def _name_of(model: str, plan: MergePlan, paths: PathStyle) -> str:
 def _statistics(
     plan: MergePlan, point: Point, rounding: Counts, results: Results, paths: PathStyle
 ) -> tuple[dict[str, AgentStatistics], Mapping[str, Mapping[str, Mapping[str, Figure]]]]:
-    """The figures of each agent, and of each part of the model if parts are counted separately."""
+    """Return the figures of each agent, and the figures by part of the model if parts are counted separately."""
     results_by_part: dict[str, tuple[int, Any]] = {}
     for tensor in plan.tensors:
         statistic = point.reported(tensor.rule) if tensor.merged else None
@@ -166,7 +166,10 @@ def write_sidecars(plan: MergePlan, records: Sequence[Record], staging: StagingD
 def model_sidecars(
     plan: MergePlan, point: Point, record: Record, *, always_index: bool = False, folder: str | None = None
 ) -> Iterator[tuple[str, Location | str]]:
-    """The files of a merged model that are not weights, by name: files to copy, or texts. `folder`: as for the card."""
+    """Yield names and contents of a merged model's files that are not weights. A content is a file to copy, or text.
+
+    `folder`: as for `model_card`.
+    """
     shards = [shard.name for shard in plan.shards]
     index_name = index_of(shards)
     if always_index or shards != [index_name.removesuffix(".index.json")]:
@@ -203,9 +206,9 @@ def _spelled_out(agent: Agent, model: FoundModel, paths: PathStyle) -> dict[str,
 
 
 def resolved_recipe(plan: MergePlan, point: Point, paths: PathStyle | None = None) -> Recipe:
-    """A point's recipe with everything that it depends on spelled out, as `ramerge.yaml` has it.
+    """Return a point's recipe for `ramerge.yaml`, with everything that it depends on spelled out.
 
-    `paths`: their form; by default for a file in the folder of the output.
+    `paths`: how paths are written; by default, for a file in the output folder.
     """
     paths = paths or _paths_of(plan, point)
     agents = {}

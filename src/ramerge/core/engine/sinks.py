@@ -1,4 +1,4 @@
-"""Sinks of merged bytes: files on the disk, or a function that takes whole tensors."""
+"""Sinks of merged bytes: files on disk, or a function that takes whole tensors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class MergedTensor:
     """A merged tensor.
 
     Attributes:
-        point: the values of a sweep's varying parameters.
-        name: as in the checkpoint.
-        dtype: in safetensors' spelling, such as `BF16`.
-        shape: its shape.
-        data: its bytes, uint8; they are not reused. `numpy()` and `torch()` give them as numbers in its shape.
+        point: the values of the parameters that vary in a sweep; otherwise empty.
+        name: the tensor's name in the checkpoint.
+        dtype: the name of the dtype in safetensors, such as `BF16`.
+        shape: the tensor's shape.
+        data: the tensor's bytes, uint8; the array is not reused. `numpy()` and `torch()` return shaped numbers.
 
     Example:
         >>> tensor = next(ramerge.plan("recipe.yaml").tensors())
@@ -42,10 +42,10 @@ class MergedTensor:
     data: NDArray[np.uint8] = field(repr=False)
 
     def numpy(self) -> NDArray[Any]:
-        """A NumPy array of its shape.
+        """Return the tensor as a NumPy array.
 
-        Bfloat16, which NumPy does not have, is widened to float32, in which every value is exact. Other dtypes share
-        this memory.
+        Bfloat16, which NumPy lacks, is widened to float32, which holds every value exactly. Arrays of other dtypes
+        share the memory of `data`.
 
         Example:
             >>> import numpy as np, ramerge
@@ -58,7 +58,7 @@ class MergedTensor:
         return self.data.view(TORCH_NAMES[self.dtype]).reshape(self.shape)
 
     def torch(self) -> Any:
-        """A torch tensor that shares this memory."""
+        """Return the tensor as a torch tensor that shares the memory of `data`."""
         import torch
 
         dtype = torch_dtypes()[self.dtype]
@@ -71,7 +71,7 @@ class Shards:
     """The sink of a local output: writes merged bytes into the shards of every point.
 
     Args:
-        complete: shards that were uploaded before. What is merged for them again is not written.
+        complete: shards that were already uploaded; bytes that are merged again for them are discarded.
     """
 
     in_order = False
@@ -88,13 +88,13 @@ class Shards:
             self._writer.write(shard, layout.offset + layout.begin + start, data)
 
     def advance(self, block: Block) -> None:
-        """Do nothing: it does not matter here when a shard is complete."""
+        """Do nothing: this sink does not need to know when a shard is complete."""
 
     def sync(self) -> None:
         self._writer.sync()
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until all shards are on the disk. Returns their bytes."""
+        """Wait until all shards are on the disk; return their size in bytes."""
         self._writer.finish()
         return self._plan.bytes_written
 
@@ -104,13 +104,13 @@ class Shards:
 
 
 def shard_name(plan: MergePlan, point: int, shard: str) -> str:
-    """The name of a point's shard, relative to the output folder of a merge or a sweep."""
+    """Return the name of a point's shard, relative to the output folder of a merge or sweep."""
     folder = plan.points[point].name
     return f"{folder}/{shard}" if folder else shard
 
 
 def all_shards(plan: MergePlan) -> list[Shard]:
-    """The shards of all points of a plan, by their names in the output folder."""
+    """Return the shards of all points, with names relative to the output folder."""
     return [
         Shard(shard_name(plan, point, shard.name), shard.header, shard.offsets, shard.file_bytes)
         for point in range(len(plan.points))
@@ -119,10 +119,10 @@ def all_shards(plan: MergePlan) -> list[Shard]:
 
 
 class InMemorySink:
-    """Collects whole tensors in memory and passes them to a function, one after another, in the pass's main thread.
+    """Collects whole tensors in memory and passes each to a function, in the thread that runs the pass.
 
-    At most two tensors are collected at a time. Faster workers wait, so a slow function does not use more memory.
-    Blocks are begun in the order of tensors, so every tensor that is begun will be complete.
+    At most two tensors are collected at a time; workers wait, so a slow function does not use more memory. Blocks are
+    taken in the order of tensors, so every tensor that was begun will be completed.
     """
 
     in_order = True
@@ -132,10 +132,10 @@ class InMemorySink:
         self._function = function
         self._slots = threading.Semaphore(_SLOTS)
         self._lock = threading.Lock()
-        # rows of a tensor that are planned apart are collected together, under the first of them
+        # rows of a tensor that are planned separately are collected together, under the first index
         firsts: dict[str, int] = {}
         self._first = [firsts.setdefault(tensor.parts[0].name, index) for index, tensor in enumerate(plan.tensors)]
-        self._arrays: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by first: point, part
+        self._arrays: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by first index, then point and part
         self._missing: dict[int, int] = {}
         self._is_closed = False
 
@@ -168,7 +168,7 @@ class InMemorySink:
             self._missing[tensor] = sum(part.whole_nbytes for part in parts) * len(self._plan.points)
 
     def advance(self, block: Block) -> None:
-        """Pass complete tensors to the function."""
+        """Pass completed tensors to the function."""
         self._pass_on()
 
     def _pass_on(self) -> None:
@@ -184,15 +184,15 @@ class InMemorySink:
             self._slots.release()
 
     def sync(self) -> None:
-        """Do nothing: no other process works for this sink."""
+        """Do nothing: no other process writes to this sink."""
 
     def finish(self) -> None:
-        """Pass tensors without elements to the function; they have no blocks."""
+        """Pass tensors without elements to the function; no block completes these."""
         for index, tensor in enumerate(self._plan.tensors):
             if not tensor.bytes_written:
                 self._begin(index)
                 self._pass_on()
 
     def close(self) -> None:
-        """Make waiting workers stop."""
+        """Stop workers that wait."""
         self._is_closed = True

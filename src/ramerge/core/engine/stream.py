@@ -1,4 +1,4 @@
-"""Merged tensors one after another, computed in a thread that waits while a tensor is used."""
+"""Yields merged tensors one after another from a merging thread, which waits while the caller uses a tensor."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ramerge.core.engine.sinks import MergedTensor
 from ramerge.core.foundation.progress import Listener, Progress
 
 _Work: TypeAlias = Callable[[Callable[[MergedTensor], None], Listener], tuple[Record, ...]]
-"""Passes tensors to the first function, and progress to the second."""
+"""A merge that passes tensors to its first argument and progress to its second."""
 
 
 class TensorStream(Iterator[MergedTensor]):
-    """Merged tensors, one after another. Merging begins with the first one, and waits while a tensor is used.
+    """An iterator over merged tensors. Merging starts when the first is taken, and waits while you use a tensor.
 
-    At most two tensors are in memory at a time, however slow the loop is. Leaving the loop early stops the merge.
+    At most two tensors are in memory at a time, however slow your loop is. Leaving the loop early stops the merge.
 
     Attributes:
-        records: the record of each point; empty until the last tensor was taken.
+        records: the record of each point; empty until the iterator is exhausted.
 
     Example:
         >>> plan = ramerge.plan("recipe.yaml")
@@ -45,7 +45,7 @@ class TensorStream(Iterator[MergedTensor]):
             raise
 
     def close(self) -> None:
-        """Stop the merge, if it has not ended."""
+        """Stop the merge if it is still running."""
         self._tensors.close()
 
     def __enter__(self) -> TensorStream:
@@ -56,11 +56,11 @@ class TensorStream(Iterator[MergedTensor]):
 
 
 class _ClosedError(Exception):
-    """The loop takes no further tensors."""
+    """Raised in the merging thread when the caller takes no further tensors."""
 
 
 def _tensors(work: _Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
-    """The tensors, and then the records. The thread that merges does not hold the stream."""
+    """Yield the tensors and return the records. The merging thread holds no reference to the stream."""
     events: SimpleQueue[MergedTensor | Progress | BaseException | tuple[Record, ...]] = SimpleQueue()
     consumption, closing = threading.Semaphore(0), threading.Event()
 

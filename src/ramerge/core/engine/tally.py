@@ -1,4 +1,4 @@
-"""Sums over the blocks of a pass, for `Passes.run`. Integers only, so that the order of blocks does not matter."""
+"""Sums over the blocks of a pass, for `Passes.run`. Sums are integers, so the order of blocks does not matter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 class _Sums:
     """Sums of counted statistics, by part of the model.
 
-    When the last block of a part is counted, its sums are reduced to a result, which is small. Sums that will be stored
+    When the last block of a part is counted, the part's sums are reduced to a small result. Sums that will be cached
     stay in `by_tensor`, separately for each tensor.
     """
 
@@ -93,13 +93,13 @@ class _Sums:
 
 @dataclass
 class NonFinite:
-    """NaN and Inf of an input that were computed with.
+    """Allowed NaN and Inf in one input.
 
     Attributes:
-        first: the first tensor that holds any.
-        count: how many; of importances, negative ones too.
-        tensors: how many tensors hold any.
-        elements: elements of these.
+        first: the first tensor that holds NaN or Inf.
+        count: how many NaN and Inf there are; in importances, also negative values.
+        tensors: how many tensors hold NaN or Inf.
+        elements: elements of these tensors.
     """
 
     first: Tensor
@@ -109,10 +109,11 @@ class NonFinite:
 
 
 class PassTally:
-    """Results and progress of a pass so far.
+    """Results and progress of a running pass.
 
     Attributes:
-        rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
+        rounding: int64 counts of what rounding does to updates, for each point, laid out as in
+            `kernels.piece.rounding_counts`.
         done_bytes: bytes of input in finished blocks.
     """
 
@@ -144,7 +145,7 @@ class PassTally:
         self._show()
 
     def report(self, message: Message) -> None:
-        """Take a worker's message from the middle of a block: a warning, or that a kernel is compiled."""
+        """Handle a message that a worker sends during a block: a warning, or progress of a kernel's compilation."""
         if isinstance(message, Warning):
             self.warnings.append(message.text)
             return
@@ -155,7 +156,7 @@ class PassTally:
         self._listen(Progress("compiling kernels", self._compiled_kernels, self._kernel_total, "kernels", note))
 
     def finish(self) -> Refusals:
-        """Refuse inputs that have changed since planning, and bad weights."""
+        """Raise if inputs have changed since planning or hold bad weights; return counts of allowed bad values."""
         _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done_bytes, time.monotonic() - self._start)
         check_unchanged(self._plan.inputs.files)
         self._refusals.refuse()
@@ -164,7 +165,7 @@ class PassTally:
 
 
 class Refusals:
-    """Weights that cannot be merged, or only because NaN and Inf are allowed. All of a pass are reported together."""
+    """Collects a pass's NaN, Inf, overflows and unequal tensors; those that are not allowed are reported together."""
 
     def __init__(self, plan: MergePlan) -> None:
         self._plan = plan
@@ -183,7 +184,7 @@ class Refusals:
         self._unequal.update((index, source) for source in result.unequal)
 
     def refuse(self) -> None:
-        """Raise for all weights of the pass that cannot be merged."""
+        """Raise one error for all weights of the pass that cannot be merged."""
         problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False)]
         for index, number in sorted(self._unequal):
             tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]
@@ -195,7 +196,7 @@ class Refusals:
             raise WeightsError(problems)
 
     def allowed_sources(self) -> dict[str, NonFinite]:
-        """Counts of NaN and Inf by the label of their source: `base`, an agent's name."""
+        """Return counts of allowed NaN and Inf, by the label of their source: `base` or an agent's name."""
         by_label: dict[str, NonFinite] = {}
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):
@@ -243,7 +244,7 @@ class Refusals:
             yield f"{place}: {label_of(owner)}: {text}; {why}"
 
     def overflowing(self) -> tuple[str, ...]:
-        """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
+        """Return warnings about results that overflow although all inputs are finite, where Inf is allowed."""
         return tuple(f"{text}; the output holds Inf there" for text in self._overflowing(allow_nonfinite=True))
 
     def _overflowing(self, *, allow_nonfinite: bool) -> Iterator[str]:
@@ -256,10 +257,10 @@ class Refusals:
 
 
 def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
-    """Files and owner of the first input of a mean that holds NaN or Inf; None where only their sum does."""
+    """Return file and owner of the first input of a mean that holds NaN or Inf; None if only the sum overflows."""
     parts = mean.tensor.origin.parts or (mean.tensor,)
     suspects = [f"{name}, and perhaps others" for name in plan.inputs.agents]
-    owners = suspects if len(suspects) == len(parts) else [mean.owner] * len(parts)  # those of weight 0 are left out
+    owners = suspects if len(suspects) == len(parts) else [mean.owner] * len(parts)  # agents of weight 0 are left out
     with Files(plan.inputs.files) as files:
         reader = Reader(files)
         for owner, tensor in zip(owners, parts, strict=True):

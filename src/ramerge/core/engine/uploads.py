@@ -16,20 +16,20 @@ from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.write import Writer
 from ramerge.core.planning.model import Block, MergePlan
 
-# Shards that workers may write into besides the one that is uploaded.
+# The number of shards that workers may write while another shard is uploaded.
 _AHEAD = 2
 _PARTING_SECONDS = 10.0
 
 
 class UploadedShards(Shards):
-    """Shards uploaded by a thread, in the order of their last blocks in a pass that goes forwards.
+    """Shards that a thread uploads, in the order of their last blocks in a pass that goes forwards.
 
     A block is processed once in a pass, and writes only its own bytes. So a shard is complete when all blocks of its
-    tensors are done. Workers that are too far ahead wait, so the staging directory holds few files. Blocks of the next
-    shard, and blocks before them, never wait, so there is no deadlock.
+    tensors are done. Workers that are too far ahead wait, so the staging directory holds few files. Blocks up to the
+    next shard never wait, so there is no deadlock.
 
     Args:
-        writer: of the shards that have not arrived.
+        writer: the writer of the shards that are not yet uploaded.
     """
 
     def __init__(self, plan: MergePlan, writer: Writer, staging: StagingDir) -> None:
@@ -53,7 +53,7 @@ class UploadedShards(Shards):
         self._uploader.start()
 
     def __reduce__(self) -> tuple[object, ...]:
-        """On another node, the same files: it writes, and this process uploads."""
+        """Pickle as plain `Shards`: another node only writes, and this process uploads."""
         plan = replace(self._plan, output=replace(self._plan.output, target=None))
         return Shards, (plan, self._writer, frozenset(self._staging.arrived))
 
@@ -65,7 +65,7 @@ class UploadedShards(Shards):
         super().write(point, tensor, part, start, data)
 
     def advance(self, block: Block) -> None:
-        """Upload next the shards that are complete after this block."""
+        """Queue the shards that this block completes for upload."""
         for shard in self._shards[block.tensor]:
             self._missing[shard] -= block.stop - block.start
             assert self._missing[shard] >= 0, "what was done again may have been uploaded"
@@ -82,17 +82,17 @@ class UploadedShards(Shards):
             raise self._failure
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until all shards have been uploaded. Returns their bytes."""
+        """Wait until all shards have been uploaded; return their size in bytes."""
         points = len(self._plan.points)
         while self._uploader.is_alive():
-            self._uploader.join(0.1)  # signals come in between
+            self._uploader.join(0.1)  # short waits, so that signals are handled
             nbytes = sum(self._sizes[shard] for shard, event in self._upload_events.items() if event.is_set())
             listen(Progress("uploading", points * nbytes, points * sum(self._sizes.values())))
         self._raise()
         return super().finish()
 
     def close(self) -> None:
-        """Stop after the shard that is being uploaded, and close the files."""
+        """Stop after the current upload, and close the files."""
         self._end(RuntimeError("the pass has ended"))
         self._uploader.join(_PARTING_SECONDS)
         super().close()

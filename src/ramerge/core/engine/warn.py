@@ -1,4 +1,4 @@
-"""Warnings about weights, before and after the passes. They are errors of a strict plan, before its output appears."""
+"""Warnings about weights, before and after the passes. In a strict plan, they are errors that prevent the output."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ramerge.core.methods.moved import GUIDE, absolute
 from ramerge.core.planning.explain import fine_agents, forecast_of_density, forecast_of_rounding, instead_of_averaging
 from ramerge.core.planning.model import MergePlan
 
-# If a larger share of an agent's updates than this is lost, the user is warned.
+# The user is warned if rounding erases a larger share of an agent's updates than this.
 _MUCH = 0.1
-# An effective lambda is reported where it is further from the nominal one than this share of it and so many errors.
+# An effective lambda is reported if it is further from the nominal lambda than this share of it plus so many errors,
 _FAR, _ERRORS = 0.05, 4
-# Or of one that keeps less than half of what it adds to 1, if that is more than this.
+# or if it keeps less than half of the amount by which the nominal lambda exceeds 1, if that is more than `_LEAST`.
 _MOST, _LEAST = 0.5, 0.01
-# Where an agent has moved a larger share of all elements, the threshold does not separate moved parameters from others.
+# If an agent has moved a larger share of all elements, the threshold does not separate moved parameters from others.
 _DENSE = 2 / 3
 
 
 class AboutMethod(str):
-    """A warning about what the recipe's method does with these agents; other methods may do otherwise.
+    """A warning about the effect of the recipe's method on these agents; other methods may have other effects.
 
     Attributes:
-        says_where_to_begin: whether it says where to begin instead, as `recommend` does.
+        says_where_to_begin: whether the warning names a method to try first, as `recommend` does.
     """
 
     __slots__ = ()
@@ -37,14 +37,14 @@ class AboutMethod(str):
 
 
 class SaysWhereToBegin(AboutMethod):
-    """A warning that names another method."""
+    """A warning that names another method to try first."""
 
     __slots__ = ()
     says_where_to_begin = True
 
 
 def inspect(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings from a sample of the weights, before anything is merged.
+    """Return warnings from a sample of the weights, before anything is merged.
 
     Raises:
         WeightsError: the plan is strict, and there are warnings.
@@ -56,14 +56,14 @@ def inspect(plan: MergePlan) -> tuple[str, ...]:
 
 
 def refuse_wrong_models(plan: MergePlan, warnings: Iterable[str]) -> None:
-    """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them."""
+    """Raise if the base looks like an agent, or agents have another base, unless the recipe allows it."""
     wrong = [text for text in warnings if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
     if wrong:
         raise WeightsError([f"{text} (allow.{text.allow}: true merges them as they are)" for text in wrong])
 
 
 def spoiled(non_finite: Mapping[str, NonFinite]) -> list[str]:
-    """Warnings about NaN and Inf in merged inputs, by input."""
+    """Return a warning for each input that holds allowed NaN and Inf."""
     return [
         f"{each.first.place}: {label}: {each.count:,} of {each.elements:,} values are NaN or Inf in "
         f"{f'{each.tensors:,} tensors, first' if each.tensors > 1 else 'tensor'} {each.first.name!r}; "
@@ -74,14 +74,14 @@ def spoiled(non_finite: Mapping[str, NonFinite]) -> list[str]:
 
 
 def effects(rounding: Counts) -> list[dict[str, Any]]:
-    """Effect of rounding on each agent's updates, for the record.
+    """Return the effects of rounding on each agent's updates, for the record.
 
     Args:
-        rounding: int64, as in `kernels.piece.rounding_counts`.
+        rounding: int64, laid out as in `kernels.piece.rounding_counts`.
 
     Returns:
-        For each agent `updates` and `erasures`, in elements; `erased_share`, erased / updates; and figures of a sample,
-        as `kernels.effect.figures` has them.
+        For each agent, `updates` and `erased`, in elements; `erased_share`, erased / updates; and the figures of a
+        sample that `kernels.effect.figures` returns.
     """
     exact = [
         {"updates": updates, "erased": erasures, "erased_share": erasures / updates if updates else 0.0}
@@ -97,14 +97,15 @@ def warnings_of(
     parameters: object,
     densities: Mapping[str, float],
 ) -> tuple[str, ...]:
-    """All warnings of a point, for its record.
+    """Return all warnings of a point, for its record.
 
     Args:
-        plan: its own come first.
-        sample_warnings: what `inspect` and `spoiled` found.
-        rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
-        parameters: the method's.
-        densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
+        plan: the plan, whose own warnings come first.
+        sample_warnings: the results of `inspect` and `spoiled`.
+        rounding: int64 counts of rounding, as for `effects`; if the plan does not count them, the forecast from headers
+            is used.
+        parameters: the method's parameters.
+        densities: the share of elements that each agent moved, by name; if empty, the forecast from headers is used.
     """
     erasures = _erasures(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
     dense = _dense(plan, absolute(parameters), densities) if densities else forecast_of_density(plan)
@@ -112,7 +113,7 @@ def warnings_of(
 
 
 def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float]) -> Sequence[str]:
-    """Warn if agents moved so much that most of it is shared, and so averaged."""
+    """Warn if agents moved so many elements that most are shared, and therefore averaged."""
     dense_agents = {name: density for name, density in densities.items() if density > _DENSE}
     if epsilon is None or len(densities) == 1 or not dense_agents:
         return ()
@@ -137,8 +138,10 @@ def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float
 
 
 def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
-    """A note if rounding to nearest leaves another factor of an agent's updates than the merge computed, unless it
-    erases so much that a warning says so."""
+    """Return a note if rounding to nearest changes the factor of an agent's updates that the merge computed.
+
+    Agents of whose updates so much is erased that a warning says so are left out.
+    """
     if not plan.rounds_updates or plan.recipe.seed is not None:
         return []
     far = []
@@ -147,7 +150,7 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
         if effective is None or figures["erased_share"] > _MUCH:
             continue
         apart, error = abs(effective - nominal), _ERRORS * figures["effective_error"]
-        # it is another lambda, or has lost most of what makes it more than 1
+        # the factor is a different lambda, or has lost most of its excess over 1
         if apart > _FAR * abs(nominal) + error or (nominal > 1 + _LEAST and apart > _MOST * (nominal - 1) + error):
             far.append(f"{name} {effective:.3f} instead of {nominal:.3f}")
     if not far:
@@ -164,9 +167,9 @@ def _dtypes(plan: MergePlan) -> str:
 
 
 def _erasures(plan: MergePlan, rounding: Counts) -> list[str]:
-    """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
+    """Return warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
 
-    Stochastic rounding erases updates too, but gives as much to others.
+    Stochastic rounding erases updates too, but enlarges others by as much.
     """
     result: list[str] = []
     shares = {name: effect["erased_share"] for name, effect in zip(plan.inputs.agents, effects(rounding), strict=True)}
@@ -192,7 +195,7 @@ def _erasures(plan: MergePlan, rounding: Counts) -> list[str]:
 
 
 def refuse_if_strict(plan: MergePlan, warnings: Iterable[str]) -> None:
-    """Make an error of warnings if the plan is strict.
+    """Turn warnings into an error if the plan is strict.
 
     Raises:
         WeightsError: the plan is strict, and there are warnings.

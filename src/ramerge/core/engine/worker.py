@@ -1,4 +1,4 @@
-"""The work of a thread: read a block of all inputs, count or merge it, and return the result."""
+"""The work of one thread: read a block from all inputs, count or merge it, and return the result."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _NOTHING = np.empty((0, 0), np.uint8)
 
 
 class Sink(Protocol):
-    """Where merged bytes go.
+    """The target of merged bytes.
 
     Attributes:
-        in_order: whether bytes must come nearly in their order, so that workers take neighboring blocks side by side.
+        in_order: whether bytes must arrive nearly in order, so that workers process neighboring blocks concurrently.
     """
 
     in_order: bool
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
-        """Take bytes of a part of a point's tensor from byte `start` on, from any thread. `data` is reused."""
+        """Write bytes of a part of a point's tensor at byte `start`; called from any thread, which reuses `data`."""
         ...
 
     def advance(self, block: Block) -> None:
-        """Called after each block that is done, now or by an earlier run, in the thread that began the pass."""
+        """Called after each block that this or an earlier run has finished, in the thread that runs the pass."""
         ...
 
     def sync(self) -> None:
-        """Flush written data to the disk; called in other working processes, before they report it."""
+        """Flush written data to the disk; called in other processes before they report their results."""
         ...
 
     def close(self) -> None:
-        """Called when no more bytes will come. Waiting workers must stop."""
+        """Called when no more bytes will be written. Workers that wait must stop."""
         ...
 
 
@@ -58,7 +58,7 @@ class Task:
     """How a tensor is merged for one point.
 
     Attributes:
-        prepared: the method's prepared values for `merge`.
+        prepared: the return value of the method's `prepare`, for `merge`.
         on_the_way: the statistic that the method reports, counted during merging.
     """
 
@@ -68,14 +68,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Compiling:
-    """The compilation of a kernel has begun, or is `is_done`."""
+    """A message that the compilation of a kernel has begun, or is done if `is_done`."""
 
     is_done: bool
 
 
 @dataclass(frozen=True)
 class Warning:
-    """A warning of a worker, which the record gets."""
+    """A warning of a worker, for the record."""
 
     text: str
 
@@ -84,13 +84,13 @@ Message = Compiling | Warning
 
 
 class Worker:
-    """One thread's memory, and its work on blocks.
+    """The buffers of one thread, and its work on blocks.
 
     Args:
         plan: the plan.
-        files: the inputs, open.
-        operators: shared by the workers of a process.
-        tell: gets messages for users.
+        files: the open input files.
+        operators: the cache of operators, shared by the workers of a process.
+        tell: called with messages for users.
     """
 
     def __init__(self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> None:
@@ -109,7 +109,7 @@ class Worker:
         )
 
     def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], results: Results) -> BlockResult:
-        """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
+        """Read blocks of one tensor from all inputs, one after another, and add up their counts."""
         tensor = self._plan.tensors[blocks[0].tensor]
         counts: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
         wrong = [self._count(tensor, self._piece(tensor, block), statistics, counts, results) for block in blocks]
@@ -125,7 +125,7 @@ class Worker:
         counts: Mapping[Statistic, Counts],
         results: Results,
     ) -> tuple[int, ...]:
-        """Count a piece; for each source how many of its elements are not finite."""
+        """Count a piece, and return how many elements of each source are not finite; empty if all are finite."""
         is_nonfinite = False
         for statistic in statistics:
             after = statistic.after
@@ -135,7 +135,7 @@ class Worker:
         return self._wrong(tensor, piece) if is_nonfinite else ()
 
     def observe(self, block: Block, statistics: Sequence[Statistic], results: Results, task: Task) -> BlockResult:
-        """Merge the block for the first point without writing it, and count inputs and result."""
+        """Merge a block for the first point without writing it, and count both inputs and result."""
         tensor = self._plan.tensors[block.tensor]
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
@@ -150,9 +150,9 @@ class Worker:
         return BlockResult(block, piece.elements, share_of(tensor, block), counts, rounding, _total([wrong]))
 
     def merge(self, block: Block, tasks: Sequence[Sequence[Task]], sink: Sink) -> BlockResult:
-        """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied.
+        """Read a block from all inputs, merge it, and write it for every point. A tensor that is not merged is copied.
 
-        `tasks` are those of each tensor.
+        `tasks`: the tasks of each tensor, one for each point.
         """
         tensor = self._plan.tensors[block.tensor]
         read = share_of(tensor, block)
@@ -185,7 +185,7 @@ class Worker:
     def _merge(
         self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts
     ) -> tuple[Piece, PieceResult]:
-        """Merge the inputs that were read for a point; returns its piece, and the findings."""
+        """Merge a piece of the inputs for one point; return the point's piece and its result."""
         point, allow_nonfinite = self._plan.points[index], self._plan.allow_nonfinite(tensor)
         method, layer, parameters = point.method, tensor.layer, point.parameters[tensor.rule]
         operator = solver = None
@@ -227,7 +227,7 @@ class Worker:
                 self._count_stored_values(tensor, piece, result, stored_values)
 
     def _values(self, tensor: TensorPlan, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The results of a piece of a quantized tensor, and the base's numbers there."""
+        """Return a quantized tensor's merged values of a piece, and the base's values, as float32."""
         base_words, kind = self._reader.block(tensor.base), tensor.base.dtype
         if kind != "F32":
             narrow, base_words = base_words, self._arena.take(4 * piece.elements)
@@ -237,9 +237,9 @@ class Worker:
     def _count_stored_values(
         self, tensor: TensorPlan, piece: Piece, result: PieceResult, stored_values: NDArray[np.float32]
     ) -> None:
-        """Count what became of results of which `stored_values` is read back."""
+        """Count the effects of rounding, from the values that a reader gets back from the stored codes."""
         kind = tensor.base.dtype
-        if kind != "F32":  # so that what has the base's codes has the base's value
+        if kind != "F32":  # so that unchanged codes give exactly the base's value
             narrow = self._arena.take(itemsize(kind) * piece.elements)
             convert("F32", stored_values.view(np.uint8), kind, narrow, piece.elements)
             convert(kind, narrow, "F32", stored_values.view(np.uint8), piece.elements)
@@ -278,7 +278,7 @@ class Worker:
         )
 
     def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
-        """The block's bytes in every source, with zeros up to a multiple of 4, so that they fill whole words.
+        """Return the block's bytes in every source, padded with zeros to a multiple of 4 to fill whole words.
 
         An agent that does not change the tensor shares the base's bytes.
         """
@@ -299,6 +299,6 @@ class Worker:
 
 
 def _total(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Sums of the problems in blocks of a tensor; None without problems."""
+    """Add up the counts of bad elements in blocks of a tensor; None if there are none."""
     nonzero = [counts for counts in wrong if any(counts)]
     return tuple(map(sum, zip(*nonzero, strict=True))) if nonzero else None

@@ -1,4 +1,4 @@
-"""A LoRA adapter of PEFT, opened over its base: the tensors of the whole agent."""
+"""Opens a LoRA adapter of PEFT over its base, as the tensors of a whole agent."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.text_config import set_vocabulary, text_configs
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-# Problems of a kind that are listed one by one.
+# The most similar problems that are listed one by one.
 _MOST_ALIKE = 3
 _DIGITS = 7
 _KEYS_AND_VALUES = re.compile(r"\.[kv]_(?:proj|norm)\.")
 
 
 def find(folder: Location) -> Location | None:
-    """The folder of an adapter: this one, or verl's inside of a step or a run. MLX has a `CONFIG` of its own."""
+    """Find an adapter's folder: this one, or verl's within a step or a run. Adapters of MLX do not count."""
     inside = (inner for place in policy_places(folder) for inner in (place, place / "lora_adapter"))
     return next((inner for inner in inside if (inner / CONFIG).exists() and not unread.is_mlx(inner)), None)
 
@@ -86,7 +86,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 
 
 def _grouped_problems(problems: Sequence[str]) -> list[str]:
-    """Problems, identical ones of many modules as the first with a count."""
+    """Group problems that differ only in names and numbers: many are reduced to the first and a count."""
     alike: dict[str, list[str]] = {}
     for text in problems:
         alike.setdefault(re.sub(r"'[^']*'|[0-9]+", "", text), []).append(text)
@@ -98,13 +98,13 @@ def _grouped_problems(problems: Sequence[str]) -> list[str]:
 
 
 def _idle_patterns(agent: AdaptedModel) -> Iterator[str]:
-    """Warnings about patterns of ranks and alphas that match nothing."""
+    """Yield warnings about patterns of ranks and alphas that match nothing."""
     for option, keys in agent.settings.idle(agent.scaled_names).items():
         yield f"{option} in {CONFIG} has {brief_list(list(map(quoted, keys)))}, which matches no module that it changes"
 
 
 def _unread_options(agent: AdaptedModel) -> Iterator[str]:
-    """Warn of unknown options that are set."""
+    """Yield a warning about unknown options that are set."""
     if options := agent.settings.unread:
         names = brief_list(list(map(quoted, options)))
         yield (
@@ -114,7 +114,7 @@ def _unread_options(agent: AdaptedModel) -> Iterator[str]:
 
 
 def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
-    """A warning about tensors of the base that the configuration states as trained, and that the file does not have."""
+    """Yield a warning about tensors of the base that the configuration states as trained, but the file lacks."""
     changes, losses = agent.changes, list[str]()
     for entry, names in _stated_targets(agent):
         if absent := _absent(names, changes):
@@ -127,10 +127,10 @@ def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
 
 
 def _stated_targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
-    """The base's tensors that an adapter states as trained, by option and entry.
+    """Yield the base's tensors that an adapter states as trained, by option and entry.
 
-    Without experts, which are modules or one parameter depending on the trainer's version, and layers that transformers
-    leaves out: those that predict further tokens, and keys and values of layers that share them.
+    Experts are left out, because they are modules or one parameter depending on the trainer's version. So are layers
+    that transformers does not load: layers that predict further tokens, and keys and values of layers that share them.
     """
     settings, tensors = agent.settings, agent.base.tensors
     layers, sharing_layers = _count(agent.base, "num_hidden_layers"), _count(agent.base, "num_kv_shared_layers")
@@ -145,7 +145,7 @@ def _stated_targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
     ]
     targets = settings.targets(modules)
     for entry, matches in targets.items():
-        by_last: dict[str, list[str]] = {}  # a pattern may choose modules of several kinds
+        by_last: dict[str, list[str]] = {}  # a pattern may match modules of several kinds
         for module in matches:
             by_last.setdefault(module.rpartition(".")[2], []).append(f"{module}.weight")
         for last, weights in by_last.items():
@@ -169,9 +169,9 @@ def _stated_targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
 
 
 def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
-    """The unchanged names of kinds with changed names; all names if none has changed.
+    """Return the unchanged names of each kind of which some names have changed; all names if none has changed.
 
-    Names of a kind differ in numbers only. So other towers of the model may be unchanged.
+    Names of a kind differ only in numbers. So towers of the model without any changes are not reported.
     """
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -181,12 +181,12 @@ def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
 
 
 def _count(base: Checkpoint, key: str) -> int:
-    """A number in the text model's configuration; 0 without one."""
+    """Return a number from the text model's configuration; 0 if it is missing."""
     return max((value for part in text_configs(base.config) if isinstance(value := part.get(key), int)), default=0)
 
 
 def _other_base(agent: AdaptedModel) -> Iterator[str]:
-    """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
+    """Yield a warning if the adapter names another base. Paths differ by machine, so only last parts are compared."""
     settings, base = agent.settings, agent.base
     model_names = {
         _model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)
@@ -202,7 +202,7 @@ def _other_base(agent: AdaptedModel) -> Iterator[str]:
 
 
 def _model_name(place: str) -> str:
-    """The last part of a model's name or path in lower case; for a path in the hub's cache, the model's name."""
+    """Return the last part of a model's name or path in lower case; for a path in the Hub's cache, the model's name."""
     parts = [part for part in re.split(r"[/\\]", place) if part]
     cached = [part for part in parts if part.startswith("models--")]
     return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()

@@ -1,8 +1,8 @@
-"""The model of a base with a LoRA adapter: changed, replaced and added tensors.
+"""Applies a LoRA adapter to a base: changed, replaced and added tensors.
 
-Changed tensors are computed from the base in float32 (`tensors.lowrank`), replaced ones are as stored, and all others
-are the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
-`peft.utils.other` of peft 0.21.
+Changed tensors are computed from the base in float32 (`tensors.lowrank`), replaced tensors are as stored, and all
+others are the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and `peft.utils.other` of
+peft 0.21.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ramerge.core.tensors.prefixes import align
 from ramerge.core.tensors.tensor import Tensor
 
 PREFIX = "base_model.model."
-"""In front of the names in an adapter's file."""
-# Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
-# they were before, and once more under the wrapper's name.
+"""The prefix of names in an adapter's file."""
+# Markers of a layer's copies. PEFT saves embeddings that were resized and trained three times: the current values, the
+# original values, and the current values again under the wrapper's name.
 _BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
 _MODULES_TO_SAVE = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
-# Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
+# Ranks up to this are read for any matrix. A larger rank is useful only up to the longer side of the matrix.
 _ANY_RANK = 1024
-# What names of models end in that are quantized for training adapters.
+# The ending of names of models that are quantized for training adapters.
 IN_4_BITS = re.compile(r"-(?:unsloth-)?bnb-4bit$")
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_[A-Za-z_]+|trainable_tokens_delta)(?:\.default)?(?:\.(?P<leaf>weight|bias))?"
@@ -53,25 +53,25 @@ _PARTS = {
     ("trainable_tokens_delta", None): "tokens",
 }
 _PAIRS = (("A", "B"), ("embedding A", "embedding B"))
-# Parameters of all experts in place of which files may have tensors for each expert, one below the other.
+# Parameters of all experts; files may have tensors for each expert instead, stacked by rows.
 _EXPERTS = {"gate_up_proj": "gate_up", "down_proj": "down"}
-# Projections that files may have as one tensor, one below the other, or each by itself; and two of the same height.
+# Projections that files may store as one tensor, stacked by rows, or separately; and two of them with equal heights.
 _ROWS = (
     ("qkv_proj", ("q_proj", "k_proj", "v_proj"), ("k_proj", "v_proj")),
     ("gate_up_proj", ("gate_proj", "up_proj"), ("gate_proj", "up_proj")),
     ("in_proj_qkv", ("in_proj_q", "in_proj_k", "in_proj_v"), ("in_proj_q", "in_proj_k")),
 )
-# Parts of larger models, next to the text model.
+# Parts of multimodal models besides the text model.
 _TOWER = re.compile(rf"(?:^|\.)(?:{TOWERS})\.")
-# In which order modules of transformers declare them. PEFT wraps the first of them first.
+# The order in which modules of transformers declare parameters. PEFT wraps the first parameter first.
 _DECLARATION_ORDER = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
 
 
 @dataclass
 class AdaptedModel:
-    """The tensors of base and adapter, as they are put together, and the problems of it.
+    """The tensors of a base while an adapter is applied to them, and the problems so far.
 
-    A tied base has output embeddings of their own here, because PEFT trains them apart.
+    Tied embeddings of the base are treated as two tensors, because PEFT trains them separately.
     """
 
     path: Location
@@ -90,14 +90,14 @@ class AdaptedModel:
 
     def __post_init__(self) -> None:
         self.original_base, embedding = self.base, tied_embedding(self.base)
-        # names of output and input embeddings, if the base ties them
+        # the names of output and input embeddings, if the base ties them
         self.ties: tuple[str, ...] = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
         self.base = untied(self.base)
         self.tensors: dict[str, Tensor] = dict(self.base.tensors)
         self.experts: BaseExperts = BaseExperts(self._base_name, self.base.tensors)
 
     def description(self) -> str:
-        """How many tensors are changed and replaced, and how: for a note."""
+        """Describe for a note how many tensors are changed and replaced, and how."""
         ranks = sorted(self.ranks)
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
         kind = "DoRA" if self.settings.use_dora else "LoRA"
@@ -111,7 +111,7 @@ class AdaptedModel:
 
     @property
     def vocabulary(self) -> int | None:
-        """The rows of the embeddings, which the adapter may have resized."""
+        """The number of rows of the embeddings, which the adapter may have resized."""
         for name, tensor in self.base.tensors.items():
             if name.endswith(EMBEDDINGS) and self.tensors[name].shape[:1] != tensor.shape[:1]:
                 return self.tensors[name].shape[0]
@@ -119,27 +119,27 @@ class AdaptedModel:
 
     @property
     def changes(self) -> set[str]:
-        """The base's tensors that the adapter changes or replaces; of tied embeddings both, if it changes one."""
+        """The base's tensors that the adapter changes or replaces; both tied embeddings if it changes one of them."""
         names = {name for name, tensor in self.base.tensors.items() if self.tensors.get(name) is not tensor}
         return names.union(self.ties) if names.intersection(self.ties) else names
 
     @contextmanager
     def _about(self, what: str) -> Iterator[None]:
-        """Collect a ValueError as a problem of a module or tensor."""
+        """Within the block, collect a ValueError as a problem of a module or tensor."""
         try:
             yield
         except ValueError as error:
             self.problems.append(f"{quoted(what)}: {error}")
 
     def _note(self, kind: str, name: str, what: str) -> None:
-        """Note the change of a tensor of the base. Raises ValueError for a second change."""
+        """Note a change of one of the base's tensors. Raises ValueError for a second change of the same kind."""
         if (before := self.operations.get((kind, name))) is not None:
             both = f"as {quoted(before)} and as {quoted(what)}"
             raise ValueError(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
         self.operations[kind, name] = what
 
     def add(self, tensors: Sequence[Tensor]) -> None:
-        """Put the tensors of the adapter's file into the model; problems and notes are collected."""
+        """Apply the tensors of the adapter's file to the model; problems and notes are collected."""
         modules, others = self._modules_and_others(tensors)
         if IN_4_BITS.search(self.settings.base_model_name_or_path):
             self.notes.append(
@@ -196,7 +196,7 @@ class AdaptedModel:
     # --- what the file holds -----------------------------------------------------------------------------------------
 
     def _modules_and_others(self, tensors: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
-        """Parts of LoRA by module, and tensors that replace others by their names in the file."""
+        """Split tensors into parts of LoRA, by module, and tensors that replace others, by name in the file."""
         modules: dict[str, dict[str, Tensor]] = {}
         others: dict[str, Tensor] = {}
         before = set()
@@ -223,25 +223,25 @@ class AdaptedModel:
         return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
 
     def _absent_towers(self, modules: Iterable[str]) -> list[str]:
-        """The modules of towers, if the base is a text model and has the other modules."""
+        """Return modules of towers that a base without towers lacks; empty if there are no other modules."""
         if any(map(_TOWER.search, self.base.tensors)):
             return []
         towers = [name for name in modules if _TOWER.search(name) and not self._is_in_base(name)]
         return towers if set(modules) - set(towers) else []
 
     def _is_in_base(self, module: str) -> bool:
-        """Whether the base has a module's target. Factors without a target may be empty, as for a gate of experts."""
+        """Whether the base has the target of a module."""
         plain = module.replace(".base_layer", "")
         if self._base_name(f"{plain}.weight") or self._base_name(plain) or self._targets(plain):
             return True
         projection = projection_of(plain)
         with self._about(module):
             return projection is not None and bool(self.experts.places_of(projection[0]))
-        return True  # what is wrong with it was collected
+        return True  # its problem was collected
 
     @staticmethod
     def _pair(module: str, parts: Mapping[str, Tensor]) -> Pair | None:
-        """A and B of a module, if it has them. Raises ValueError if one lacks, or their shapes do not fit."""
+        """Return A and B of a module, if it has them. Raises ValueError if one is missing, or shapes do not fit."""
         for a, b in _PAIRS:
             if (a in parts) != (b in parts):
                 raise ValueError(f"has {a if a in parts else b}, but not the other factor")
@@ -271,7 +271,7 @@ class AdaptedModel:
         )
 
     def _align(self, pairs_of_modules: Mapping[str, Sequence[Pair]]) -> None:
-        """Find prefixes under which the base has the modules, if these follow from no other convention."""
+        """Find prefixes that map names of modules to the base's names, for modules that no known alias matches."""
         shapes = {
             f"{module}.weight": (pair.b.shape[0], pair.a.shape[1])
             for module, (pair, *_) in pairs_of_modules.items()
@@ -316,7 +316,7 @@ class AdaptedModel:
         name = self._base_name(plain) or plain
         together = self._trained_with(name) if self._is_trained(tensor) else self._tied_names(name)
         if len(together) > 1 and any(("replaces", each) in self.operations for each in together):
-            return  # one tensor, which PEFT saves under both names
+            return  # a single tensor that PEFT saves under both names
         self._note("replaces", name, key)
         if name in self.base.tensors:
             self.others += 1
@@ -326,7 +326,7 @@ class AdaptedModel:
             self.tensors[each] = Tensor(each, tensor.dtype, tensor.shape, tensor.origin)
 
     def _is_trained(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a trained copy, and not the base's own with other rows."""
+        """Whether a tensor is a trained copy, and not the base's own tensor with resized rows."""
         return _BASE_LAYER not in tensor.name and self.settings.saves(_plain_name(tensor).rpartition(".")[0])
 
     def _replace_rows(self, module: str, values: Tensor) -> None:
@@ -335,7 +335,7 @@ class AdaptedModel:
         if name is None:
             raise ValueError("the base has no such tensor, of which tokens have values")
         if name in self.ties[:1] and not self._has_own_rows():
-            return  # those of the input embeddings
+            return  # the rows are those of the input embeddings
         tensor = self.tensors[name]
         if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
             raise ValueError(
@@ -368,7 +368,7 @@ class AdaptedModel:
             )
 
     def _scaling(self, name: str, rank: int) -> float:
-        """Factor of a product. Raises ValueError if the weights have another rank than the one stated."""
+        """Return the factor of a product. Raises ValueError if the weights have another rank than stated."""
         self.scaled_names.add(name)
         if rank != (expectation := self.settings.rank(name)):
             raise ValueError(
@@ -394,7 +394,7 @@ class AdaptedModel:
         if name is None and self._add_to_rows(pair):
             return
         if self.settings.ensure_weight_tying and name in self.ties[:1]:
-            return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
+            return  # the same change as for the input embeddings, which PEFT's merge_and_unload would apply twice
         self._note("changes", name or f"{pair.plain}.weight", pair.module)
         if name is None:
             raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
@@ -412,7 +412,7 @@ class AdaptedModel:
                 f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; "
                 f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
             )
-        # a square one fits both ways
+        # a square matrix fits both ways
         is_turned = self.settings.fan_in_fan_out or self.base.orientation.is_conv1d
         transposed = fits[0] if len(fits) == 1 else is_turned
         magnitudes = parts.get("magnitudes")
@@ -436,7 +436,7 @@ class AdaptedModel:
         self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
 
     def _add_to_rows(self, pair: Pair) -> bool:
-        """Add a product to the rows of a matrix that holds several projections, or its rows to each of these.
+        """Add a projection's product to its rows of a fused matrix, or a fused product's rows to each projection.
 
         Returns:
             Whether the base has such matrices.
@@ -481,7 +481,7 @@ class AdaptedModel:
     def _add_to_parameters(self, module: str, pairs: Sequence[Pair], targets: Sequence[str]) -> None:
         """Add the pairs of a module to the parameters that it targets.
 
-        Keys do not name the parameter: each one that a module targets is wrapped in another layer, the first inmost.
+        Keys do not name the parameters: PEFT wraps each targeted parameter in another layer, the first innermost.
         """
         parameters = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
         assignment = self._assignment(sorted(pairs, key=lambda pair: -pair.depth), parameters)
@@ -509,7 +509,7 @@ class AdaptedModel:
                 self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
 
     def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, Pair]) -> None:
-        """Add pairs of single experts, or one of all, to a projection of experts."""
+        """Add pairs of single experts, or a pair of all experts, to a projection of experts."""
         places = self.experts.places_of(projection)
         every = pairs.get(None)
         example = every or next(iter(pairs.values()))
@@ -543,7 +543,7 @@ class AdaptedModel:
 
     @staticmethod
     def _stack(pairs: Mapping[int | None, Pair], count: int) -> tuple[str, Pair, tuple[int, ...]]:
-        """The pairs of single experts as a stack, and the place of each expert in it."""
+        """Stack the pairs of single experts; return a module's name, the stack, and the index of each expert in it."""
         numbers = sorted(expert for expert in pairs if expert is not None)
         if numbers[-1] >= count:
             raise ValueError(f"changes expert {numbers[-1]}, and the base has {count}")
@@ -600,7 +600,10 @@ class AdaptedModel:
             )
 
     def _stored_orientations(self, name: str, expert: int | None) -> set[bool]:
-        """Whether the base stores experts as (in, out); empty if unknown. Experts with a tensor each are (out, in)."""
+        """Whether the base stores experts as (in, out), as a set with one value; empty if unknown.
+
+        Experts with separate tensors are (out, in).
+        """
         transposed = self.base.orientation.stacks.get(name) if expert is None else False
         return set() if transposed is None else {transposed}
 
@@ -608,7 +611,7 @@ class AdaptedModel:
     def _assignment(
         group: Sequence[Pair], parameters: Sequence[AdaptedParameter]
     ) -> list[tuple[Pair, AdaptedParameter]]:
-        """The pairs of a module with their parameters: in the order of declaration, or as only the shapes allow."""
+        """Assign the pairs of a module to parameters: in order of declaration, or in the only way that shapes allow."""
         if len(parameters) < len(group):
             names = ", ".join(parameter.name for parameter in parameters) or "none"
             raise ValueError(
@@ -648,13 +651,13 @@ class AdaptedModel:
 
 
 def module_of(factor: Tensor) -> str | None:
-    """The name of the module that a stored factor of LoRA belongs to, as its trainer has it."""
+    """Return the name of the module that a stored LoRA factor belongs to, as in the trained model."""
     match = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
     return match["module"].replace(".base_layer", "") if match is not None else None
 
 
 def _heights(parts: Sequence[str], twins: Sequence[str], known_heights: Mapping[str, int], whole: int) -> list[int]:
-    """Row counts of the projections in a matrix of `whole` rows, two of which are equal."""
+    """Return the row counts of projections in a matrix of `whole` rows; the two in `twins` have equal counts."""
     rows = dict(known_heights)
     for one, other in (twins, twins[::-1]):
         if one in rows:
@@ -666,7 +669,7 @@ def _heights(parts: Sequence[str], twins: Sequence[str], known_heights: Mapping[
 
 
 def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
-    """Advice for a pair that holds only one rank's part; None for a complete pair."""
+    """Return advice for a pair that seems to hold only one tensor-parallel rank's part; otherwise None."""
     if len(tensor.shape) != 2:
         return None
     for extent, whole, same in (

@@ -1,4 +1,4 @@
-"""The factors of a module in a LoRA adapter, and the model's parameter that they fit."""
+"""The factors of a module in a LoRA adapter, and the model's parameters that they fit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ramerge.core.tensors.tensor import Tensor
 
 @dataclass(frozen=True)
 class Pair:
-    """The factors of a module: A, of shape (rank * experts, in), and B, of shape (out, rank * experts).
+    """The factors of a module: A of shape (rank * experts, in), and B of shape (out, rank * experts).
 
-    Stacked, those of a projection of all experts, A is (experts, rank, in), and B (experts, out, rank). One that all
-    experts share is a stack of one.
+    Stacked factors of all experts of a projection are A of shape (experts, rank, in), and B of shape
+    (experts, out, rank). A factor that all experts share is a stack of one.
     """
 
     module: str
@@ -24,12 +24,12 @@ class Pair:
 
     @property
     def depth(self) -> int:
-        """How many layers of PEFT are inside of this one: a module has one for each parameter that it targets."""
+        """The number of PEFT layers inside of this layer: a module has a layer for each targeted parameter."""
         return self.module.count(".base_layer")
 
     @property
     def plain(self) -> str:
-        """The module's name without PEFT's layers."""
+        """The module's name without PEFT's wrapper layers."""
         return self.module.replace(".base_layer", "")
 
     @property
@@ -38,14 +38,13 @@ class Pair:
         return len(self.a.shape) == 3
 
     def rank(self, experts: int) -> int:
-        """The rank of each of so many experts."""
+        """Return the rank of each expert if the factors hold `experts` experts."""
         return self.a.shape[0] // experts
 
     def factors(self, experts: int, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor, int]:
-        """Left and right factor from an expert and a row on, and the rank.
+        """Return left and right factor, starting at an expert and a row, and the rank.
 
-        A has the experts one after the other, in B each rank has all experts side by side. Of several experts, or of
-        one whose factors are all there are.
+        A holds the experts one after another; B holds all experts next to each other for each rank.
         """
         rank, width = self.rank(experts), self.a.shape[1]
         a = Factor(self.a, index=1, rank=width, expert=rank * width, first=expert * rank * width)
@@ -56,7 +55,7 @@ class Pair:
         return left, right, rank
 
     def of_stack(self, *, transposed: bool, expert: int, row: int) -> tuple[Factor, Factor]:
-        """Left and right factor of a stack, from an expert and a row on; `row` applies without transposition."""
+        """Return left and right factor of a stack, starting at an expert and, if not transposed, a row."""
         (_, rank, width), out = self.a.shape, self.b.shape[1]
         a_step = rank * width if self.a.shape[0] > 1 else 0
         b_step = out * rank if self.b.shape[0] > 1 else 0
@@ -66,7 +65,7 @@ class Pair:
 
     @property
     def as_stack(self) -> Pair:
-        """The same factors as a stack of one, if they are no stack."""
+        """The factors as a stack; factors without a dimension of experts become a stack of one."""
         if self.is_stacked:
             return self
         a, b = (reshaped(factor, (1, *factor.shape)) for factor in (self.a, self.b))
@@ -78,8 +77,9 @@ class AdaptedParameter:
     """A parameter that PEFT targets by name.
 
     Attributes:
+        name: the parameter's name in its module.
         shape: (experts, rows, columns), or (rows, columns).
-        parts: the base's tensors that make it up: names with expert, None for all experts, and first row.
+        parts: the base's tensors that form the parameter: name, expert (None for all experts), and first row.
     """
 
     name: str
@@ -88,11 +88,11 @@ class AdaptedParameter:
 
     @property
     def experts(self) -> int:
-        """How many experts the parameter stacks; 1 for a matrix."""
+        """The number of experts that the parameter stacks; 1 for a matrix."""
         return self.shape[0] if len(self.shape) == 3 else 1
 
     def orientations(self, pair: Pair) -> set[bool]:
-        """Whether the factors fit as they are (False), and transposed (True)."""
+        """Return the orientations in which the factors fit: False for as they are, True for transposed."""
         (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[0], pair.a.shape[1])
         if pair.a.shape[0] % self.experts:
             return set()

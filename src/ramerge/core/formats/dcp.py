@@ -1,7 +1,7 @@
-"""Folders of torch.distributed.checkpoint: `.metadata` and `*.distcp`, or shards in safetensors files.
+"""Reads folders of torch.distributed.checkpoint: `.metadata` and `*.distcp`, or shards in safetensors files.
 
-`.metadata` maps every piece to its offset in the whole tensor and to its bytes, so how the model was parallel does not
-matter. A piece in a `.distcp` file is an archive of torch.save of its own.
+`.metadata` maps every piece to its offset in the whole tensor and to its bytes, so the parallel layout of the training
+does not matter. Each piece in a `.distcp` file is a separate torch.save archive.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ramerge.core.tensors.text_config import text_configs
 METADATA = ".metadata"
 _INNER = ("pytorch_model_fsdp_0", "trainer")  # accelerate's name, prime-rl's
 _MODELS = (("model",), ("state_dict",), ("app", "model"), ("module",), ())
-# Whole keys of a trainer's state. Models have parts such as `progress_head`, which are not meant.
+# Keys of a trainer's state. They must match as a whole, because models have parts such as `progress_head`.
 _NO_MODEL = re.compile(
     r"(\w+_)?(optim(izer)?s?|(lr_?)?sched(uler)?s?|rng|dataloader)(_states?)?(_dict)?(_\d+)?"
     r"|_?extra_states?|(train_)?progress|train(er|ing)?_state"
@@ -48,7 +48,7 @@ _LIMITS = JsonLimits(size=32_000_000, signs=1_700_000, depth=8)
 
 
 def find(folder: Location) -> Location | None:
-    """The folder itself, or the one inside with the model, if it holds a checkpoint of torch.distributed."""
+    """Find a checkpoint of torch.distributed: in this folder, or in a known folder inside of it."""
     for place in (folder, *(folder / name for name in _INNER)):
         if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
             return place
@@ -61,7 +61,7 @@ def _shards(folder: Location) -> Iterator[str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read in `.metadata` where the pieces of tensors are, and check that they make up whole tensors."""
+    """Read the positions of pieces from `.metadata`, and check that the pieces form whole tensors."""
     shards = list(_shards(folder))
     if shards:
         contents = _in_safetensors(folder, shards, opening)
@@ -75,7 +75,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def _beside_of(folder: Path) -> Path:
-    """The folder with the model's `config.json`, or at least with its tokenizer."""
+    """Find the folder with the model's `config.json`, or at least with its tokenizer."""
     places = [folder, folder / "huggingface", *([folder.parent] if folder.name in _INNER else [])]
     telling = ("config.json", "tokenizer_config.json", "tokenizer.json")
     return next((place for name in telling for place in places if (place / name).is_file()), folder)
@@ -89,8 +89,11 @@ class TensorDescription:
     """A tensor as `.metadata` describes it.
 
     Attributes:
-        path: keys of the nested dictionaries around it.
-        pieces: offset and size of each; empty pieces are left out.
+        key: the tensor's flat name in the file.
+        path: the keys that lead to the tensor through nested dictionaries.
+        dtype: the name of the dtype in safetensors.
+        shape: shape of the whole tensor.
+        pieces: offset and size of each piece; empty pieces are left out.
     """
 
     key: str
@@ -124,14 +127,14 @@ class TensorDescription:
 
 @dataclass(frozen=True)
 class DcpMetadata:
-    """`.metadata`: the tensors, and for name and offsets of each piece its file, first byte and number of bytes."""
+    """Contents of `.metadata`: the tensors, and file, first byte and size of each piece, by name and offsets."""
 
     tensors: tuple[TensorDescription, ...]
     places: Mapping[tuple[str, tuple[int, ...]], tuple[str, int, int]]
 
 
 def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
-    """Read `.metadata`. For `modules` see `torchfile.load`."""
+    """Read `.metadata`; `modules` is described at `torchfile.load`."""
     path = folder / METADATA
     if not path.is_file():
         raise CheckpointError(
@@ -200,7 +203,7 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescrip
 def in_distcp(
     folder: Path, metadata: DcpMetadata, tensors: Mapping[str, TensorDescription], opening: Opening
 ) -> ShardedModel:
-    """The requested tensors of `*.distcp` files, under the requested names."""
+    """Read the requested tensors from `*.distcp` files, under the requested names."""
     problems: list[str] = []
     by_file: dict[str, list[tuple[int, int, TensorDescription, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
     for tensor in tensors.values():
@@ -239,7 +242,7 @@ def in_distcp(
 
 
 def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
-    """Pieces that share bytes of a file. To open one archive for many pieces would take any amount of time."""
+    """Yield problems of pieces that share bytes of a file; opening an archive for many pieces could take forever."""
     for (begin, nbytes, name), (after, _, other) in pairwise(sorted(places)):
         if begin + nbytes > after:
             yield (
@@ -252,12 +255,12 @@ def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
 
 
 def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
-    """Tensors of `HuggingFaceStorageWriter`. No file holds their shapes, which follow from the ends of pieces."""
+    """Read files of `HuggingFaceStorageWriter`. They do not state shapes, which follow from the ends of pieces."""
     opening.check_files(folder, names, in_index=False)
     model = ShardedModel(folder, identify(folder / name for name in names))
     numbers = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
     ranks, parts = {rank for rank, _, _ in numbers}, {part for _, part, _ in numbers}
-    # a rank writes only the parts that it has something of
+    # a rank writes only the parts of which it holds elements
     absent = [f"shard-{rank:05}-model-..." for rank in range(1, max(ranks)) if rank not in ranks]
     absent += [f"shard-...-model-{n:05}-..." for n in range(1, max(of for *_, of in numbers) + 1) if n not in parts]
     model.problems += [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
@@ -290,9 +293,9 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Sha
 
 
 def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
-    """Whether a tensor has pieces of fewer ranks than others although all would get some of it.
+    """Whether pieces of a tensor are missing: fewer ranks have a piece than its size allows.
 
-    Of n rows, each rank gets ceil(n / ranks), and the last ones nothing only if these are fewer than the ranks.
+    Each rank gets ceil(n / ranks) of n rows; the last ranks get nothing only if the rows are fewer than the ranks.
     """
     first = min(pieces, key=lambda piece: piece.offsets)
     dim = next((dim for piece in pieces for dim, offset in enumerate(piece.offsets) if offset), 0)
@@ -300,7 +303,7 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
 
 
 def _with_last_ranks(folder: Path, contents: Contents) -> Contents:
-    """The contents, with a warning if the last ranks may be missing: file names do not show how many there are."""
+    """Return the contents, with a warning if files of the last ranks may be missing, which file names do not show."""
     counts = [text.get("vocab_size") for text in text_configs(contents.config)]
     tokens = next((count for count in counts if type(count) is int), None)
     embeddings = [tensor for name, tensor in contents.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]

@@ -1,8 +1,8 @@
-"""Checkpoints of DeepSpeed's ZeRO: the float32 weights that the optimizer keeps, in the partitions of its ranks.
+"""Reads checkpoints of DeepSpeed's ZeRO: the optimizer's float32 weights, in the partitions of its ranks.
 
-A group of parameters is one long vector, cut into a partition for each rank. In stages 1 and 2 the vector is the
-parameters one after the other; in stage 3 every parameter is cut itself, so a rank has a part of each. What else the
-optimizer's files hold (moments, two thirds of their bytes) is never read. Source: `zero_to_fp32.py` of DeepSpeed.
+A group of parameters is one long vector, split into a partition for each rank. In stages 1 and 2, the vector is the
+concatenation of the parameters; in stage 3, every parameter is split separately, so a rank has a part of each. The
+optimizer's moments, two thirds of its files, are never read. Source: `zero_to_fp32.py` of DeepSpeed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,6})_)?mp_rank_(\d{1,6})_model_states
 _MOST_STEPS = 1e12
 _Read = TypeVar("_Read")
 _PLACES = ("", "_actor")  # OpenRLHF's name
-# Files of models that are parallel in other ways: experts, layers.
+# Files of models with other kinds of parallelism: experts, layers.
 _OTHERS = {
     re.compile(r"(?:layer_\d+_)?expert_\d+_.*|expp_rank_.*"): "experts",
     re.compile(r"layer_\d+-model_.*"): "layers (a pipeline)",
@@ -44,7 +44,7 @@ _OTHERS = {
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with ZeRO's partitions: this one, or the latest step of a run."""
+    """Find the folder with ZeRO's partitions: this one, or the latest step of a run."""
     for place in (folder / name for name in _PLACES):
         tag = tag_of(place / "latest")
         for step in (place, *([place / tag] if tag else [])):
@@ -54,7 +54,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find every parameter in ZeRO's partitions of all ranks."""
+    """Locate every parameter in the ZeRO partitions of all ranks."""
     try:
         optimizer, model = _files(folder)
         opening.check_files(folder, [*optimizer, *model], in_index=False)
@@ -93,7 +93,7 @@ def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]
 
 
 def _files(folder: Path) -> tuple[list[str], list[str]]:
-    """Optimizer files and model files, by rank."""
+    """List the optimizer files and the model files, in the order of ranks."""
     names = sorted(path.name for path in folder.glob("*_states.pt"))
     for pattern, what in _OTHERS.items():
         if name := next(filter(pattern.fullmatch, names), None):
@@ -123,11 +123,15 @@ def _files(folder: Path) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class _Part:
-    """Contents of an optimizer's file.
+    """Contents of an optimizer file.
 
     Attributes:
+        path: the file.
+        stage: ZeRO stage, 1 to 3.
+        ranks: the number of partitions.
         groups: this rank's partition of each parameter group, 1-D.
         paddings: for each group, padding elements after each parameter; empty if unknown.
+        step: the optimizer's steps; None if unknown.
     """
 
     path: Path
@@ -162,7 +166,7 @@ class _Part:
 
 
 def _step_of(state: Mapping[object, object]) -> float | None:
-    """How many steps an optimizer has taken: of Adam a number for each group, or a tensor of one for each parameter."""
+    """Return how many steps an optimizer has taken, which Adam stores for each group or parameter; None if unknown."""
     for key, part in product(("base_optimizer_state", "optimizer_state_dict"), ("state", "param_groups")):
         inner = state.get(key)
         states = inner.get(part) if isinstance(inner, dict) else None
@@ -208,12 +212,15 @@ def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _State:
-    """Contents of a model's file.
+    """Contents of a model file.
 
     Attributes:
-        fragments: this rank's parts of frozen parameters.
-        whole: tensors outside of the partitions: buffers, in stages 1 and 2 also frozen parameters.
-        aliases: names of tied parameters.
+        path: the file.
+        groups: the shapes of the parameters in each group, by name.
+        frozen_shapes: in stage 3, the shapes of frozen parameters.
+        fragments: in stage 3, this rank's parts of frozen parameters.
+        whole: tensors outside of the partitions: buffers, and in stages 1 and 2 also frozen parameters.
+        aliases: the names of tied parameters, mapped to the names under which they are stored.
     """
 
     path: Path
@@ -225,7 +232,7 @@ class _State:
 
     @staticmethod
     def read(path: Path, stage: int) -> _State:
-        """Read and check a model file in a checkpoint of this stage."""
+        """Read and check a model file of a checkpoint of this ZeRO stage."""
         state = _load_dictionary(path)
         if state.get("autoep_layers") or state.get("ds_autoep_layers"):
             raise RefusedError(f"{path.name} has layers of experts that were spread over ranks, which is not read")
@@ -234,11 +241,15 @@ class _State:
             raise CheckpointError(f"{path}: does not say which parameters the partitions hold (param_shapes)")
         try:
             shapes = tuple(map(_shapes, groups))
-            aliases = {name: one for name, one in _by_name(state.get("shared_params")).items() if isinstance(one, str)}
-            views = {name: view for name, view in _by_name(module).items() if isinstance(view, View)}
+            aliases = {
+                name: one
+                for name, one in _checked_name_mapping(state.get("shared_params")).items()
+                if isinstance(one, str)
+            }
+            views = {name: view for name, view in _checked_name_mapping(module).items() if isinstance(view, View)}
             if stage == 3:  # parameters have no elements here
                 frozen_shapes = _shapes(state.get("frozen_param_shapes"))
-                parts = _by_name(state.get("frozen_param_fragments"))
+                parts = _checked_name_mapping(state.get("frozen_param_fragments"))
                 fragments = {name: view for name, view in parts.items() if isinstance(view, View)}
                 if len(fragments) < len(parts):
                     raise RefusedError("a frozen parameter is not a tensor")
@@ -249,7 +260,7 @@ class _State:
         trained_names = {name for group in shapes for name in group}
         twins = {
             view: name for name, view in views.items() if name in trained_names
-        }  # older versions list no shared ones
+        }  # older versions do not list shared parameters
         aliases |= {name: twins[view] for name, view in views.items() if name not in trained_names and view in twins}
         whole = {name: view for name, view in views.items() if name not in trained_names and name not in aliases}
         return _State(path, shapes, whole=whole, aliases=aliases)
@@ -262,7 +273,7 @@ def _load_dictionary(path: Path) -> dict[str, object]:
     return state
 
 
-def _by_name(mapping: object) -> dict[str, object]:
+def _checked_name_mapping(mapping: object) -> dict[str, object]:
     mapping = {} if mapping is None else mapping
     if not isinstance(mapping, dict) or not all(isinstance(name, str) for name in mapping):
         raise RefusedError("it does not name its parameters")
@@ -270,7 +281,9 @@ def _by_name(mapping: object) -> dict[str, object]:
 
 
 def _shapes(mapping: object) -> dict[str, tuple[int, ...]]:
-    return {name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _by_name(mapping).items()}
+    return {
+        name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _checked_name_mapping(mapping).items()
+    }
 
 
 # --- partitions ------------------------------------------------------------------------------------------------------
@@ -302,13 +315,13 @@ def _flat_slice(flat: Tensor, offset: int, elements: int) -> Tensor:
 
 
 def _concatenation(tensors: Sequence[Tensor]) -> Tensor:
-    """One vector of several, without pieces of pieces."""
+    """Concatenate vectors, leaving out empty ones."""
     nonempty = [tensor for tensor in tensors if tensor.elements] or tensors[:1]
     return stack("", nonempty) if len(nonempty) > 1 else nonempty[0]
 
 
 def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
-    """Parameters stored contiguously, also across partitions, of which the last may be shorter."""
+    """Yield parameters that are stored one after another, possibly across partitions; the last may be shorter."""
     first = parts[0]
     paddings = first.paddings or tuple((0,) * len(group) for group in state.groups)
     sizes, padded = tuple(map(len, state.groups)), tuple(map(len, paddings))
@@ -317,20 +330,20 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
             f"{state.path}: says {len(sizes)} groups of {list(sizes)} parameters, but {first.path.name} has "
             f"{len(first.groups)} with paddings of {list(padded)}; the files are of different runs"
         )
-    for number, (group, behind) in enumerate(zip(state.groups, paddings, strict=True)):
+    for number, (group, group_padding) in enumerate(zip(state.groups, paddings, strict=True)):
         flat = _concatenation([part.groups[number] for part in parts])
-        expected_elements = sum(map(prod, group.values())) + sum(behind)
-        unit = 2 * len(parts)
-        if expected_elements > flat.elements or -(-expected_elements // unit) != -(-flat.elements // unit):
+        expected_elements = sum(map(prod, group.values())) + sum(group_padding)
+        alignment = 2 * len(parts)
+        if expected_elements > flat.elements or -(-expected_elements // alignment) != -(-flat.elements // alignment):
             raise _wrong_size_error(state, f"group {number}", expected_elements, flat.elements)
         offset = 0
-        for (name, shape), gap in zip(group.items(), behind, strict=True):
+        for (name, shape), padding in zip(group.items(), group_padding, strict=True):
             yield name, reshaped(_flat_slice(flat, offset, prod(shape)), shape)
-            offset += prod(shape) + gap
+            offset += prod(shape) + padding
 
 
 def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
-    """Parameters split across all ranks. A rank's parts are contiguous, through all groups."""
+    """Yield parameters that are split across all ranks. The parts of a rank are contiguous, through all groups."""
     flats = [_concatenation(part.groups) for part in parts if part.groups]
     shapes = {name: shape for group in state.groups for name, shape in group.items()}
     expected_elements = sum(-(-prod(shape) // len(parts)) for shape in shapes.values())
@@ -354,7 +367,7 @@ def _wrong_size_error(state: _State, what: str, expected_elements: int, present:
 
 
 def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
-    """A vector of `elements` in equal shares of all ranks, the last ones padded."""
+    """Concatenate equal shares of all ranks to a vector of `elements`; the last shares may end with padding."""
     share = shares[0].elements
     return _concatenation(
         [_flat_slice(one, 0, max(0, min(share, elements - rank * share))) for rank, one in enumerate(shares)]
@@ -362,7 +375,7 @@ def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
 
 
 def _frozen_tensors(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
-    """Frozen parameters, which stage 3 splits across the files of all ranks."""
+    """Yield frozen parameters, which stage 3 splits across the files of all ranks."""
     for name, shape in states[0].frozen_shapes.items():
         shares: list[Tensor] = []
         for state in states:

@@ -1,7 +1,7 @@
-"""Names and arrangements of adapters on experts, and where in a base they belong.
+"""Maps names of adapters on experts to positions of the experts in a base.
 
-Trainers adapt each expert by itself (`experts.3.up_proj`, `experts.up_projs.3`) or all together (`experts.w3`), and a
-base has each projection of each expert, all experts of a projection, or gate and up of all experts as one tensor.
+Trainers adapt each expert separately (`experts.3.up_proj`, `experts.up_projs.3`) or all together (`experts.w3`). A base
+stores a tensor for each expert's projection, for a projection of all experts, or for gate and up of all experts.
 Sources: PEFT 0.21, `tinker_cookbook.weights`, SkyRL, Megatron-Bridge, unsloth.
 """
 
@@ -33,8 +33,8 @@ _MODULE = re.compile(
     r"|(?P<list>gate_up_proj|gate_proj|up_proj|down_proj)s\.(?P<number>\d{1,6}))"
 )
 _NUMBER = re.compile(r"\.\d+(?=\.[^.]+\.weight$)")
-"""An expert's number in the name of a tensor that it has for itself."""
-# What tensors of each expert are called; one of all experts ends in `_proj`.
+"""Matches the expert's number in the name of a tensor of a single expert."""
+# Names of tensors of single experts; names of tensors of all experts end in `_proj`.
 _EACH = {
     "gate_up": (("gate_proj", "up_proj"), ("w1", "w3")),
     "gate": (("gate_proj",), ("w1",)),
@@ -44,10 +44,12 @@ _EACH = {
 
 
 class Projection(NamedTuple):
-    """The target of an adapter's module: a projection of experts.
+    """A projection of experts, the target of an adapter's module.
 
     Attributes:
-        is_short: whether it is called w1, w2 or w3, of which w1 is up where experts have no gate.
+        stem: the name up to `experts`.
+        kind: `gate`, `up`, `gate_up` or `down`.
+        is_short: whether the name is w1, w2 or w3; w1 is up if experts have no gate.
     """
 
     stem: str
@@ -56,7 +58,7 @@ class Projection(NamedTuple):
 
 
 def projection_of(module: str) -> tuple[Projection, int | None] | None:
-    """The projection that a module changes, and its expert, or None for all; None if it is not a module of experts."""
+    """Return the projection that a module changes, and the expert (None for all); None for other modules."""
     match = _MODULE.fullmatch(module)
     if match is None:
         return None
@@ -67,12 +69,14 @@ def projection_of(module: str) -> tuple[Projection, int | None] | None:
 
 @dataclass(frozen=True)
 class ExpertPlace:
-    """Position of a projection in a base.
+    """The position of a projection in a base.
 
     Attributes:
-        expert: index of the expert; None for all experts in one tensor.
-        shape: of one expert's matrix in this tensor.
-        half: 0 or 1 for half of the matrix; None for all of it.
+        name: the base's tensor.
+        expert: index of the expert; None if the tensor holds all experts.
+        shape: shape of one expert's matrix in this tensor.
+        row: the projection's row at which the matrix begins.
+        half: 0 or 1 for a half of the matrix; None for the whole matrix.
     """
 
     name: str
@@ -82,14 +86,14 @@ class ExpertPlace:
     half: int | None = None
 
     def region(self, out: int, *, transposed: bool, interleaved: bool) -> Region | None:
-        """The rows, or if the matrix is turned, the columns, of a projection with `out` rows."""
+        """Return rows (columns, if transposed) that hold a projection with `out` rows; None for the whole matrix."""
         if self.half is None:
             return None
         first, step = (self.half, 2) if interleaved else (self.half * out, 1)
         return Region(first, step, out, is_columns=transposed)
 
     def orientations(self, out: int, width: int) -> set[bool]:
-        """Whether a projection of this shape fits as it is (False), and turned (True)."""
+        """Return the orientations in which a projection of this shape fits: False for as it is, True for transposed."""
         out *= 1 if self.half is None else 2
         return {
             transposed for transposed in (False, True) if self.shape == ((width, out) if transposed else (out, width))
@@ -98,16 +102,16 @@ class ExpertPlace:
 
 @dataclass(frozen=True)
 class BaseExperts:
-    """The experts of a base."""
+    """Finds projections of experts in a base."""
 
     base_name: Callable[[str], str | None]
     tensors: Mapping[str, Tensor]
 
     def places_of(self, projection: Projection) -> list[ExpertPlace]:
-        """Where a projection is; nothing if the base does not have it.
+        """Return the positions of a projection; empty if the base does not have it.
 
         Raises:
-            ValueError: some experts lack a matrix that others have, or have one of another kind.
+            ValueError: an expert lacks a matrix that others have, or its tensor is not a matrix.
         """
         stem, kind, is_short = projection
         if is_short and kind in ("gate", "up") and not self._places(stem, "gate"):
@@ -123,7 +127,7 @@ class BaseExperts:
         return self.of_each(stem, kind)
 
     def of_each(self, stem: str, kind: str) -> list[ExpertPlace]:
-        """The matrices of a projection that each expert has for itself, by expert; nothing if it is not stored so."""
+        """Return the positions of a projection that is stored separately for each expert; empty if it is not."""
         for parts in _EACH[kind]:
             first = [self.base_name(f"{stem}.0.{part}.weight") for part in parts]
             if first[0] is not None:
@@ -145,5 +149,5 @@ class BaseExperts:
 
     @cached_property
     def _counts(self) -> Counter[str]:
-        """How many experts have a tensor, by its name without the expert's number."""
+        """The number of experts that have a tensor, by the tensor's name without the expert's number."""
         return Counter(_NUMBER.sub(".*", name) for name in self.tensors)

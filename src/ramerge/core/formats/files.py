@@ -1,4 +1,4 @@
-"""Helpers that formats share: indices, and config.json."""
+"""Helpers for all formats: indices, `config.json`, and folders of training runs."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ UNGATHERED = (
     "it was saved without gathering the shards of ZeRO-3 or FSDP; gather them when you save (DeepSpeed: "
     "stage3_gather_16bit_weights_on_model_save, FSDP: FULL_STATE_DICT)"
 )
-"""Why weights of a model or an adapter have no elements."""
+"""The reason why weights of a model or an adapter have no elements, for messages."""
 
-# Enough for a configuration, or an index of 150,000 tensors.
+# Enough for an index of 150,000 tensors.
 _LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
 _MOST_FILES = 10_000
 _REQUESTS = 16
 _MINUTES = 30
-# Where trainers put the policy inside of a run, and the latest step: verl's name, SkyRL's.
+# Folders of the policy within a run, and files that name the latest step: verl's, then SkyRL's.
 _ROLES = ("actor", "policy")
 _LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
 
 
 def read_json(path: Location) -> dict[str, object]:
-    """A JSON object from a file of a checkpoint's folder.
+    """Read a JSON object from a file in a checkpoint's folder.
 
     Raises:
-        CheckpointError: the file cannot be read, is too large, not JSON, or not an object; see `jsontext`.
+        CheckpointError: the file cannot be read, exceeds a limit (`jsontext`), or is not a JSON object.
     """
     try:
         with readable(path):
@@ -47,7 +47,7 @@ def read_json(path: Location) -> dict[str, object]:
 
 
 def read_config(folder: Location) -> dict[str, object]:
-    """The folder's `config.json`; empty if there is none.
+    """Read a folder's `config.json`; empty if there is none.
 
     Raises:
         CheckpointError: as for `read_json`.
@@ -57,7 +57,7 @@ def read_config(folder: Location) -> dict[str, object]:
 
 
 def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str, ...]:
-    """Warn if the files of a model's parts were written at very different times, the only sign of different steps."""
+    """Return a warning if the parts of a model were written at very different times, so may be from different steps."""
     times = sorted(identity.modified_ns for identity in identities)
     if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
         return ()
@@ -68,8 +68,8 @@ def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str
 
 
 def tag_of(path: Location) -> str | None:
-    """Latest step by a trainer's small file; None without such a file, or without a plain name in it."""
-    if not path.is_file():  # a pipe would never end
+    """Return the latest step that a trainer's small file names; None if the file or a plain name in it is missing."""
+    if not path.is_file():  # reading a pipe could block
         return None
     try:
         with path.open("rb") as file:
@@ -80,18 +80,20 @@ def tag_of(path: Location) -> str | None:
 
 
 def policy_places(folder: Location) -> list[Location]:
-    """Folders that may hold the policy: this one, the latest step of a run, and `policy` in each."""
+    """Return folders that may hold the policy: a run, its latest steps, and `actor` or `policy` in each."""
     steps = [folder / f"global_step_{step}" for name in _LATEST if (step := tag_of(folder / name)) is not None]
     return [inner for place in (folder, *steps) for inner in (place, *(place / role for role in _ROLES))]
 
 
 @dataclass(frozen=True)
 class About:
-    """Configuration of a model without a `config.json` next to its weights.
+    """The configuration of a model that may have no `config.json` next to its weights.
 
     Attributes:
-        metadata_folder: its folder, which has the tokenizer too.
+        config: the configuration; empty if there is none.
+        metadata_folder: the folder of the configuration and the tokenizer.
         files: identity of `config.json`; empty if it is the base's.
+        notes: a note if the base's configuration is used.
     """
 
     config: Mapping[str, object]
@@ -101,7 +103,7 @@ class About:
 
 
 def about_model(folder: Location, places: Iterable[Location], opening: Opening) -> About:
-    """The first `config.json` in these places, otherwise the base's."""
+    """Read the first `config.json` in these folders, otherwise take the base's configuration."""
     for place in places:
         if (place / "config.json").is_file():
             opening.check_files(place, ["config.json"], in_index=False)
@@ -115,20 +117,20 @@ def about_model(folder: Location, places: Iterable[Location], opening: Opening) 
 
 
 def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
-    """The weight files that an index names, sorted, and its map of tensors to files."""
+    """Return the weight files that an index names, sorted, and its map of tensors to files."""
     return indexed_files(path, read_json(path).get("weight_map"), suffix)
 
 
 def indexed_files(path: Location, weight_map: object, suffix: str) -> tuple[list[str], dict[str, str]]:
-    """The files that an index's map of tensors names, sorted, and the map.
+    """Check an index's map of tensors to files; return its files, sorted, and the map.
 
     Args:
         path: the index's path, for messages.
         weight_map: the map.
-        suffix: of the files.
+        suffix: the required suffix of files.
 
     Raises:
-        CheckpointError: it is no such map, names files outside of the folder, or files without this suffix.
+        CheckpointError: the map is invalid, or names files outside of the folder or without this suffix.
     """
     if (
         not isinstance(weight_map, dict)
@@ -151,11 +153,11 @@ def indexed_files(path: Location, weight_map: object, suffix: str) -> tuple[list
 def opened_each(
     paths: Sequence[Location], tensors_of: Callable[[Location], list[Tensor]]
 ) -> Iterable[list[Tensor] | CheckpointError]:
-    """The tensors of each file, or its problem, in order; side by side if requests take the time.
+    """Return the tensors of each file, or the file's error, in order; remote files are opened concurrently.
 
     Args:
         paths: the files.
-        tensors_of: the tensors of a file.
+        tensors_of: returns the tensors of a file.
     """
 
     def open_one(path: Location) -> list[Tensor] | CheckpointError:
@@ -171,12 +173,12 @@ def opened_each(
 
 
 def check_index(folder: Location, index: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Where an index and the files disagree.
+    """Return problems if an index and the files disagree.
 
     Args:
-        folder: for messages.
+        folder: the folder, for messages.
         index: the index's map of tensors to files.
-        shards: the files, each with the names of the tensors that it holds.
+        shards: the names of the tensors in each file.
     """
     actual = {name: shard for shard, names in shards.items() for name in names}
     problems = []

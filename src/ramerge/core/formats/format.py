@@ -1,4 +1,4 @@
-"""Protocol of a format: how to recognize and open a folder."""
+"""The interface of formats: how to recognize and open a folder."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from ramerge.core.tensors.checkpoint import Checkpoint, Contents
 from ramerge.core.tensors.paths import linked_out
 
 ADAPTER = "adapter"
-"""The name of the format of LoRA adapters, of which plans say more."""
+"""The name of the format of LoRA adapters, which other modules treat specially."""
 
 
 class MissingBaseError(CheckpointError):
-    """A folder holds changes of a model that is not known."""
+    """A folder holds changes to a model, but its base is not known."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Context that a format may need to open a folder.
+    """Options and the base with which a format opens a folder.
 
     Attributes:
         allow_outside_links: whether files may be links that lead out of the folder.
-        base: the model that an adapter or a delta changes, where one is known.
+        base: the model that an adapter or a delta changes; None if it is not known.
     """
 
     allow_outside_links: bool = False
     base: Checkpoint | None = None
 
     def check_files(self, folder: Location, names: Iterable[str], *, in_index: bool) -> None:
-        """Refuse weight files that are missing, and links that lead out of the folder.
+        """Check that weight files exist, and that no link leads out of the folder.
 
         Args:
             folder: a folder of the checkpoint.
-            names: of its files.
-            in_index: whether an index names them, for messages.
+            names: the names of its weight files.
+            in_index: whether an index names the files, for messages.
 
         Raises:
-            CheckpointError: all such files are listed.
+            CheckpointError: files are missing, or links lead outside; all are listed.
         """
         paths, problems = [folder / name for name in names], list[str]()
         for path in paths:
@@ -61,15 +61,15 @@ class Opening:
             raise CheckpointError(problems)
 
     def require(self, folder: Location, what: str, model: str = "the model") -> Checkpoint:
-        """The base of a folder that holds changes.
+        """Return the base of a folder that holds changes to a model.
 
         Args:
-            folder: that folder.
-            what: the folder's content, such as `a delta`.
-            model: description of the required base.
+            folder: the folder.
+            what: the folder's content, such as `a delta`, for the message.
+            model: a description of the required base, for the message.
 
         Raises:
-            CheckpointError: none is known.
+            MissingBaseError: no base is known.
         """
         if self.base is None:
             raise MissingBaseError(
@@ -80,10 +80,9 @@ class Opening:
 
 
 def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Location, Opening], Contents]:
-    """Make the `open` of a format that reads local folders only.
+    """Wrap the `open` of a format that can only read local folders.
 
-    Raises:
-        CheckpointError: by what it makes, for a remote folder.
+    The returned function raises CheckpointError for a remote folder.
     """
 
     def open_local(folder: Location, opening: Opening) -> Contents:
@@ -99,17 +98,18 @@ def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Locatio
 
 @dataclass(frozen=True)
 class Format:
-    """A way in which checkpoints are stored.
+    """A format of checkpoints.
 
     Attributes:
-        name: in recipes' records and messages.
-        title: human-readable.
-        find: the folder that holds the weights, given the folder that a user names: that folder itself, or one inside
-            of it; None if it is not of this format. Looks at names of files only.
-        open: reads headers, not weights. It raises CheckpointError with all problems.
-        needs_base: whether it holds changes of a model, and can so be added to one.
-        priority: a folder is tried in the format of the highest priority first; formats of equal priority must not know
-            the same folders.
+        name: the name in records and messages.
+        title: a readable name.
+        find: returns the folder that holds the weights, given a user's folder: this folder, or one inside of it; None
+            if it is not in this format. It only looks at names of files.
+        open: opens the folder that `find` returned. It reads headers, not weights, and raises CheckpointError with all
+            problems.
+        needs_base: whether a folder holds changes to a model, so that it can be added to a model.
+        priority: formats with higher priority are tried first; formats of equal priority must not recognize the same
+            folders.
         interface: the version of the interface that a plug-in's format is written for; see `ramerge.sdk.methods`.
     """
 

@@ -1,7 +1,7 @@
-"""Shards of FSDP, one file for each rank, as verl and SkyRL save them: `model_world_size_4_rank_0.pt` and so on.
+"""Reads FSDP shards of verl and SkyRL, one file for each rank: `model_world_size_4_rank_0.pt` and so on.
 
-Only the model's files are opened, never those of the optimizer and of the trainer's state. Every rank states its
-shards' offsets in the whole tensors, so nothing depends on the order of files or names.
+Weights are only read from the model's files, never from the optimizer's. Every rank states the offsets of its shards in
+the whole tensors, so nothing depends on the order of files or names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with FSDP's shards: this one, its `actor`, or the latest step of a run."""
+    """Find the folder with FSDP's shards: this one, its `actor` or `policy`, or these of the latest step of a run."""
     return next((place for place in policy_places(folder) if place.is_dir() and _shards(place)), None)
 
 
@@ -43,7 +43,7 @@ def _shards(folder: Location) -> dict[tuple[int, int], str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read the shards' positions from every rank, and check that they make up whole tensors."""
+    """Read the positions of shards from every rank, and check that the shards form whole tensors."""
     files = _of_one_world(folder)
     inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
@@ -84,7 +84,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def _of_one_world(folder: Path) -> list[str]:
-    """Names of the shards by rank; refuses missing ranks, and shards of two world sizes."""
+    """Return the names of the shards in the order of ranks; raise for missing ranks and for several world sizes."""
     shards = _shards(folder)
     sizes = sorted({size for size, _ in shards})
     if (folder / _CONFIG).is_file():
@@ -144,9 +144,9 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
 
 @dataclass
 class _ParameterParts:
-    """A tensor as described by the ranks read so far.
+    """A tensor's parts in the ranks that were read so far.
 
-    `boxes` maps offset and shape of every piece to the piece and its rank.
+    `boxes` maps offset and shape of every piece to the piece and the first rank that has it.
     """
 
     first: ShardedPart
@@ -154,7 +154,7 @@ class _ParameterParts:
     boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[View, int]] = field(default_factory=dict)
 
     def add(self, part: ShardedPart, rank: int) -> None:
-        """Add the part of a rank, which must agree with the parts of others."""
+        """Add the part of a rank, which must agree with the parts of other ranks."""
         self.ranks += 1
         first = self.first
         if (part.shape, part.dtype) != (first.shape, first.dtype):
@@ -163,16 +163,16 @@ class _ParameterParts:
                 "file; the files are of different models"
             )
         for offsets, view in part.boxes:
-            twin, other = self.boxes.setdefault((offsets, view.shape), (view, rank))
-            # checksums of whole storages tell, so nothing is read for it
+            twin, other_rank = self.boxes.setdefault((offsets, view.shape), (view, rank))
+            # checksums of whole storages are compared, so no elements are read
             comparable = all(
                 each.start == 0 and each.nbytes == each.storage.nbytes and each.storage.checksum
                 for each in (view, twin)
             )
             if comparable and view.strides == twin.strides and view.storage.checksum != twin.storage.checksum:
                 raise RefusedError(
-                    f"its elements from {list(offsets)} on differ from those in the file of rank {other}, which should "
-                    "be the same; the files may be of different steps"
+                    f"its elements from {list(offsets)} on differ from those in the file of rank {other_rank}, which "
+                    "should be the same; the files may be of different steps"
                 )
 
     def pieces(self, name: str) -> list[PlacedPiece]:

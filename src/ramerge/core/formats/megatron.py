@@ -1,9 +1,9 @@
-"""Distributed checkpoints of Megatron (`torch_dist`), as slime and verl write them.
+"""Reads distributed checkpoints of Megatron (`torch_dist`), as slime and verl write them.
 
-The bytes are those of torch.distributed.checkpoint; how the model was parallel does not matter. Names and layouts are
-Megatron's: q, k and v in one matrix, group by group; gate and up in one; layers and experts often stacked along
-dimensions in front; embeddings padded. A table of names says what becomes of each tensor, and `config.json` gives the
-sizes. Sources: `sharded_state_dict` in Megatron-LM's core, `megatron_to_hf` in slime, Megatron-Bridge.
+The files are those of torch.distributed.checkpoint, so the parallel layout of the training does not matter. Names and
+layouts are Megatron's: q, k and v in one matrix, group by group; gate and up in one matrix; layers and experts often
+stacked along leading dimensions; padded embeddings. A table maps Megatron's names to the model's, and `config.json`
+has the sizes. Sources: `sharded_state_dict` in Megatron-LM's core, `megatron_to_hf` in slime, Megatron-Bridge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ramerge.core.tensors.origins import reshaped, rows_of, stack
 from ramerge.core.tensors.tensor import Tensor
 
 _PLACES = ("", "dist_ckpt", "model/dist_ckpt", "actor/dist_ckpt", "actor/model/dist_ckpt")
-# Architectures with the layers of the table. Others have the same names for other things.
+# Architectures with the layers of the table. Others use the same names for other layers.
 _MODELS = ("llama", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 _NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_machine_state)\b|_extra_state")
 
@@ -37,7 +37,7 @@ _NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_mach
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a model in `config.json`: layers, experts, heads, groups of heads, and dimensions."""
+    """Sizes from `config.json`: the numbers of layers, experts, heads and groups of heads, and dimensions."""
 
     layers: int
     experts: int
@@ -48,7 +48,7 @@ class Sizes:
 
     @staticmethod
     def of(config: Mapping[str, object]) -> Sizes:
-        """Read Megatron's sizes from `config.json`."""
+        """Read the sizes from `config.json`. Raises ValueError for an unsupported model or invalid sizes."""
         kind = config.get("model_type")
         if kind not in _MODELS:
             raise ValueError(f"is of a {quoted(kind)} model; those of Megatron that are read are {', '.join(_MODELS)}")
@@ -74,11 +74,11 @@ def _number(config: Mapping[str, object], *keys: str, default: int | None = None
 
 
 _Split = Callable[[Tensor, Sizes], list[Tensor]]
-"""Megatron's tensor to those of the model. Raises ValueError if it does not have the shape that sizes say."""
+"""Splits a Megatron tensor into tensors of the model. Raises ValueError if its shape does not fit the sizes."""
 
 
 def _halves(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
-    """Gate and up."""
+    """Split a tensor into gate and up."""
     half, rest = divmod(tensor.shape[0] if tensor.shape else 1, 2)
     if rest:
         raise ValueError(f"should be gate and up, one below the other, but has shape {list(tensor.shape)}")
@@ -86,7 +86,7 @@ def _halves(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
 
 
 def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
-    """Queries, keys and values. In each group, the rows of its queries come first, then a key's, then a value's."""
+    """Split a tensor into queries, keys and values. A group has rows of its queries, then its key, then its value."""
     queries = sizes.heads // sizes.groups
     height = (queries + 2) * sizes.head
     if not tensor.shape or tensor.shape[0] != sizes.groups * height:
@@ -103,7 +103,7 @@ def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
 
 
 def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
-    """Embeddings without the rows that Megatron adds so that all ranks have as many."""
+    """Remove the rows that Megatron adds to embeddings so that all ranks have equally many."""
     if not tensor.shape or tensor.shape[0] < sizes.vocabulary:
         raise ValueError(
             f"has shape {list(tensor.shape)}, but vocab_size in config.json is {sizes.vocabulary:,}; it belongs to "
@@ -114,10 +114,11 @@ def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Row:
-    """Target of a tensor of Megatron.
+    """The targets of a Megatron tensor.
 
     Attributes:
-        parts: names in files of transformers, with `{layer}` and `{expert}`.
+        parts: names of the tensors in transformers, with fields `{layer}` and `{expert}`.
+        split: splits the Megatron tensor into these tensors.
     """
 
     parts: tuple[str, ...]
@@ -131,7 +132,7 @@ _SHARED_EXPERT = f"{_LAYER}mlp.shared_expert."
 
 
 def _mlp(stem: str, prefix: str) -> dict[str, _Row]:
-    """Two linear layers, gate and up fused in the first. With `singleton_local_shards` these are two tensors."""
+    """Return rows for two linear layers, the first with gate and up fused, or apart with `singleton_local_shards`."""
     rows: dict[str, _Row] = {}
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
@@ -149,7 +150,7 @@ _OUTSIDE = {
     "decoder.final_layernorm.weight": _Row(("model.norm.weight",)),
     "output_layer.weight": _Row(("lm_head.weight",), _tokens),
 }
-# Norms are named after the layer that Transformer Engine fuses them with, or after what they stand before.
+# Norms are named after the layer that Transformer Engine fuses them with, or after the layer that follows them.
 _IN_A_LAYER = {
     "input_layernorm.weight": _Row((f"{_LAYER}input_layernorm.weight",)),
     "self_attention.linear_qkv.layer_norm_weight": _Row((f"{_LAYER}input_layernorm.weight",)),
@@ -176,9 +177,12 @@ _IN_EXPERTS = re.compile(r"mlp\.experts\.experts\.(?:(?P<expert>\d{1,6})\.)?(?P<
 
 @dataclass(frozen=True)
 class _KnownTensor:
-    """A tensor of Megatron with its row in the table.
+    """A Megatron tensor with its row in the table.
 
     Attributes:
+        row: the row.
+        layer: the layer's index; None if layers are stacked, or outside of layers.
+        expert: the expert's index; None if experts are stacked, or outside of experts.
         stack_axes: the stacked leading dimensions: `layer`, `expert`, both or neither.
     """
 
@@ -189,7 +193,7 @@ class _KnownTensor:
 
     @staticmethod
     def by_name(key: str) -> _KnownTensor | None:
-        """A tensor by Megatron's name; None if the table does not have it."""
+        """Look up a Megatron name; None if the table does not have it."""
         if key in _OUTSIDE:
             return _KnownTensor(_OUTSIDE[key])
         if (match := _IN_LAYERS.fullmatch(key)) is None:
@@ -207,7 +211,7 @@ class _KnownTensor:
 
 
 def _renamed_parts(tensor: Tensor, kind_of_tensor: _KnownTensor, sizes: Sizes) -> Iterator[Tensor]:
-    """The model's tensors that a tensor of Megatron holds."""
+    """Yield the model's tensors that a Megatron tensor contains."""
     if kind_of_tensor.stack_axes:
         kind, *others = kind_of_tensor.stack_axes
         count = sizes.layers if kind == "layer" else sizes.experts
@@ -236,20 +240,22 @@ def _renamed_parts(tensor: Tensor, kind_of_tensor: _KnownTensor, sizes: Sizes) -
 
 
 def find(folder: Location) -> Location | None:
-    """Where Megatron's distributed checkpoint is: the folder itself, one inside, or that of a run's latest step."""
+    """Find Megatron's distributed checkpoint: in this folder, inside of it, or in a run's latest step."""
     latest = tag_of(folder / "latest_checkpointed_iteration.txt") or ""
     steps = [f"iter_{latest:0>7}", f"global_step_{latest}"] if latest.isdecimal() else []
-    places = (folder / step / place for step in ("", *steps) for place in _PLACES)
+    candidates = (folder / step / place for step in ("", *steps) for place in _PLACES)
     iterations: Iterator[Location] = folder.glob("iter_*")
-    for place in (*places, *sorted(iterations, key=str)[-1:]):
-        # Megatron writes one file more than torch
-        if (place / "metadata.json").is_file() and ((place / dcp.METADATA).is_file() or any(place.glob("*.distcp"))):
-            return place
+    for candidate in (*candidates, *sorted(iterations, key=str)[-1:]):
+        # Megatron writes `metadata.json` in addition to torch's files
+        if (candidate / "metadata.json").is_file() and (
+            (candidate / dcp.METADATA).is_file() or any(candidate.glob("*.distcp"))
+        ):
+            return candidate
     return None
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Map Megatron's tensors to the model's."""
+    """Open a Megatron checkpoint with its tensors mapped to the model's."""
     inner = [place / "huggingface" for place in (folder, *folder.parents[:2])]
     about = about_model(folder, (folder, *inner, folder.parent), opening)
     if not about.config:
@@ -327,5 +333,5 @@ def _conversion_command(folder: Path) -> str:
     )
 
 
-# before dcp, whose files it has
+# tried before dcp, which would recognize its files
 FORMAT = Format("megatron", "torch_dist of Megatron", find, local(open_folder), priority=40)

@@ -1,4 +1,4 @@
-"""From a folder to its tensors, whatever its format."""
+"""Opens folders of any format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ramerge.core.tensors.tensor import Tensor
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
-# Files of weights inside of a folder, how far down they are looked for, and in how many folders.
+# Files of weights inside of a folder, the most levels down that are searched, and the most folders.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", ".metadata")
 _MOST_LEVELS, _MOST_PLACES = 4, 100
 # Files in the steps of a training run.
@@ -37,11 +37,17 @@ def open_checkpoint(
     allow_outside_links: bool = False,
     ignore_quantization: bool = False,
 ) -> Checkpoint:
-    """Open a model's folder in whatever format it is, from headers alone.
+    """Open a model's folder of any format, reading only headers.
 
     Args:
+        directory: the folder.
         base: the model that an adapter or a delta changes.
-        ignore_quantization: whether `config.json` may declare an unknown quantization, or one that the tensors lack.
+        allow_outside_links: whether files may be links that lead out of the folder.
+        ignore_quantization: whether `config.json` may declare an unknown quantization, or one that the tensors do not
+            have.
+
+    Raises:
+        CheckpointError: the folder cannot be opened.
     """
     if not directory.is_dir():
         raise CheckpointError(not_a_directory(directory))
@@ -80,15 +86,18 @@ def open_stack(
     allow_outside_links: bool = False,
     ignore_quantization: bool = False,
 ) -> Checkpoint:
-    """Open a model with adapters and deltas on it: each folder over the ones before it, the first over `base`.
+    """Open a model with adapters and deltas on it: each folder is applied to the preceding ones, the first to `base`.
 
     Args:
-        folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
-        base: the model that the first folder changes, if it does not hold a model itself.
+        folders: a model, then adapters and deltas; with a base, the first folder may be an adapter or a delta.
+        base: the model that the first folder changes, if it is not a model itself.
+        only_deltas: whether all folders must be deltas.
+        allow_outside_links: whether files may be links that lead out of their folder.
+        ignore_quantization: as for `open_checkpoint`.
 
     Raises:
-        CheckpointError: a folder cannot be opened, is no delta where only these are asked for, is a model itself where
-            something is added to one, or is an adapter that undoes what adapters before it have changed.
+        CheckpointError: a folder cannot be opened, is not a delta although it must be, is a model although it is added
+            to one, or is an adapter that undoes changes by adapters before it.
     """
     options = {"allow_outside_links": allow_outside_links, "ignore_quantization": ignore_quantization}
     model = base
@@ -96,7 +105,7 @@ def open_stack(
     again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
     notes: list[str] = []
     warnings: list[str] = []
-    plain: Checkpoint | None = None  # without the adapters that are below the next folder
+    plain: Checkpoint | None = None  # the model without the adapters below the next folder
     for place, folder in enumerate(folders[again:], int(again)):
         below = model
         model = open_checkpoint(folder, base=below, **options)
@@ -122,10 +131,10 @@ def open_stack(
 
 
 def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
-    """Names of tensors whose changes by lower adapters of a stack the top one undoes.
+    """Return the names of tensors whose changes by lower adapters of a stack are undone by the top adapter.
 
-    Products add up, but rows of tokens, saved modules and magnitudes replace weights. PEFT refuses that, too: of
-    adapters that train the same rows or save the same module, only one can be active.
+    Products add up, but rows of tokens, saved modules and magnitudes replace weights. PEFT refuses that, too: only one
+    adapter can be active among those that train the same rows or save the same module.
 
     Args:
         start: the model without adapters.
@@ -146,7 +155,7 @@ def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> 
 def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
     """Whether a tensor still has all changes of earlier adapters.
 
-    The magnitudes of DoRA are norms of rows or columns, so they undo other changes of these norms.
+    DoRA's magnitudes set the norms of rows or columns, so they undo earlier changes of these norms.
     """
     while not _equals(tensor, below):
         match tensor.origin:
@@ -169,19 +178,19 @@ def _has_changed(tensor: Tensor, start: Tensor | None, rows: tuple[int, ...]) ->
 
 
 def _equals(tensor: Tensor, other: Tensor | None) -> bool:
-    """Whether two tensors have the same elements, whatever their names: no adapter has changed them since."""
+    """Whether two tensors have the same elements, regardless of their names."""
     return other is not None and (tensor.dtype, tensor.shape, tensor.origin) == (other.dtype, other.shape, other.origin)
 
 
 def _check_link(directory: Location, target: Location) -> None:
-    """Refuse a link from the named folder out of it, and out of the run that contains both."""
+    """Raise if a link leads from the user's folder to a target outside of their common folder."""
     source, place = here(directory), here(target)
     if source is not None and place is not None and access(place).leads_outside(common_folder(source, place)):
         raise CheckpointError(linked_out(target))
 
 
 def not_a_directory(directory: Location) -> str:
-    """Message about a path that is not a folder."""
+    """Return the message about a path that is not a folder."""
     if directory.suffix == ".gguf":
         return (
             f"{directory}: GGUF files are quantized and cannot be merged; "
@@ -193,13 +202,13 @@ def not_a_directory(directory: Location) -> str:
 
 
 def _by_number(folder: Location) -> list[tuple[bool, int, str]]:
-    """The key that sorts folders of a run by step: `checkpoint-1000` after `checkpoint-200`, and both after others."""
+    """Sort key for a run's folders by step: `checkpoint-1000` comes after `checkpoint-200`, and both after others."""
     matches = [(name, re.search(r"[0-9]{1,18}$", name)) for name in PurePosixPath(str(folder)).parts]
     return [(match is not None, int(match[0]) if match else 0, name) for name, match in matches]
 
 
 def _inner_models(directory: Location) -> list[Location]:
-    """The nearest folders with weights, at most four levels down, by step."""
+    """Return the nearest folders with weights, at most four levels down, in the order of steps."""
     for depth in range(1, _MOST_LEVELS + 1):
         places = {path.parent for pattern in _WEIGHTS for path in directory.glob(f"{'*/' * depth}{pattern}")}
         inside = [place for place in places if not access(place).leads_outside(directory)]

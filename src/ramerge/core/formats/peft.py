@@ -1,7 +1,7 @@
-"""Configuration of a LoRA adapter by PEFT's `adapter_config.json`, checked.
+"""Reads and checks the configuration of a LoRA adapter, PEFT's `adapter_config.json`.
 
 Sources: `LoraConfig`, `LoraLayer.update_layer` and `get_pattern_key` of peft 0.21. Targets are taken from the weights
-and not from here: PEFT writes what it has trained, whatever patterns chose it.
+and not from the configuration, because PEFT writes exactly the trained modules, however they were chosen.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ramerge.core.storage.location import Location
 
 CONFIG = "adapter_config.json"
 
-# Initializations after which the base is as it was, and the update is B A alone.
+# Initializations that do not change the base, so that the update is B A alone.
 _PLAIN = ("gaussian", "eva", "orthogonal", "mica", "true", "false")
-# Initializations that take something out of the base, or quantize it. PEFT can convert the first four when it saves.
+# Initializations that subtract from the base, or quantize it. PEFT can convert the first four when it saves.
 _CONVERTIBLE = ("pissa", "corda", "olora", "lora_ga")
 _CHANGE_BASE = (*_CONVERTIBLE, "loftq")
 # Options with which the update is not B A, or depends on the input.
@@ -37,7 +37,7 @@ _REFUSALS = {
     "arrow_config": "chooses between adapters for each token, so it is no change of the weights",
     "layer_replication": "has more layers than the base",
 }
-# What has no effect here: how it was trained, or which modules were chosen, which the weights show.
+# Keys without effect on the update: training settings, and the choice of modules, which the weights show.
 _HARMLESS_KEYS = frozenset(
     [
         "auto_mapping",
@@ -60,9 +60,9 @@ _HARMLESS_KEYS = frozenset(
         "unsloth_fixed",
     ]
 )
-# Options that PEFT adds for other updates are named so.
+# The pattern of names of options that PEFT adds for other kinds of updates.
 _CHANGES = re.compile(r"use_\w+|\w+_config")
-# What a trainer writes next to its adapters, with the alpha that it trained with (verl).
+# A file that verl writes next to its adapters, with the alpha of the training.
 _TRAINING_METADATA = "lora_train_meta.json"
 
 _LITERAL = re.compile(r"\^?[\w.-]+")
@@ -73,12 +73,12 @@ _LONGEST = 300
 _Text = Annotated[str, StringConstraints(min_length=1)]
 _Number = Annotated[float, Field(gt=-1e30, lt=1e30)]
 _Rank = Annotated[int, Field(gt=0, lt=1 << 31)]
-# Longer names have no patterns: no model has them.
+# Longer names match no pattern, because no model has them.
 _LONGEST_NAME = 1000
 
 
 class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
-    """Settings of a LoRA adapter, by PEFT's names. Targets follow from the weights."""
+    """Settings of a LoRA adapter, with PEFT's names."""
 
     r: _Rank = 8
     rank_pattern: dict[str, _Rank] = {}
@@ -99,16 +99,16 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
     peft_version: str = ""
 
     def rank(self, name: str) -> int:
-        """The rank of a module, or of a parameter."""
+        """Return the rank of a module or parameter."""
         return next((self.rank_pattern[key] for key in self._ranks.matching(name)), self.r)
 
     def scaling(self, name: str, rank: int) -> float:
-        """The scaling of a module's or parameter's product."""
+        """Return the factor of a module's or parameter's product."""
         alpha = next((self.alpha_pattern[key] for key in self._alphas.matching(name)), self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
     def idle(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Keys of patterns without a match among these names, by option."""
+        """Return the patterns that match none of these names, by option."""
         module_names = list(names)
         idle_patterns = {
             "alpha_pattern": self._alphas.idle(module_names),
@@ -125,7 +125,7 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
         return _Patterns(self.alpha_pattern)
 
     def targets(self, modules: Iterable[str]) -> dict[str, list[str]]:
-        """The modules that each entry of `target_modules` chooses; a pattern that takes long chooses none."""
+        """Return the modules that each entry of `target_modules` matches. Patterns that may take long are ignored."""
         targets, exclusions = (_Patterns(_quick(entries)) for entries in (self.target_modules, self.exclude_modules))
         layers = self.layers_to_transform
         numbers = set(map(str, layers if isinstance(layers, list) else [layers]))
@@ -141,7 +141,7 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
         return module.endswith(tuple(self.modules_to_save))
 
     def tokens_of(self, module: str) -> Sequence[int]:
-        """The rows of a module that are replaced."""
+        """Return the rows of a module that are replaced."""
         if isinstance(self.trainable_token_indices, list):
             return self.trainable_token_indices
         matches = [rows for name, rows in self.trainable_token_indices.items() if f".{module}".endswith(f".{name}")]
@@ -149,18 +149,18 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
 
     @property
     def is_older(self) -> bool:
-        """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
+        """Whether it was written by a PEFT version that treated the second dimension of experts as the input."""
         match = re.match(r"(\d{1,4})\.(\d{1,4})", self.peft_version)
         return match is not None and (int(match[1]), int(match[2])) < (0, 19)
 
     @property
     def unread(self) -> list[str]:
-        """Unknown options that are set."""
+        """The unknown options that are set."""
         return sorted(key for key, value in (self.model_extra or {}).items() if value and key not in _HARMLESS_KEYS)
 
 
 def read_settings(folder: Location) -> AdapterSettings:
-    """Read an adapter's configuration."""
+    """Read an adapter's configuration. Raises CheckpointError with all problems."""
     path = folder / CONFIG
     config = read_json(path)
     kind = config.get("peft_type")
@@ -245,7 +245,7 @@ def _refusals(config: Mapping[str, object]) -> list[str]:
 
 
 def _no_alpha(folder: Location) -> str:
-    """verl's merger wrote 0 up to version 0.7.0, and later where the trainer had not kept the alpha."""
+    """Return the problem of an alpha of 0, which verl's merger writes up to 0.7.0, and later if alpha is unknown."""
     text = (
         "lora_alpha is 0, which makes the adapter change nothing. The merger of verl writes 0 where it does not know "
         "the alpha: set lora_alpha to that of the training (actor_rollout_ref.model.lora_alpha)"
@@ -261,9 +261,9 @@ def _no_alpha(folder: Location) -> str:
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether a regular expression from a file can be matched without taking long.
+    """Whether a regular expression from a file is certain to match quickly.
 
-    A repeated part may not be a group, and at most two parts may be repeated.
+    At most two parts may be repeated, and none of them may be a group.
     """
     if len(pattern) > _LONGEST or re.search(r"\)[*+?{]|\\[1-9]|\(\?", pattern):
         return False
@@ -277,14 +277,14 @@ def _is_quick(pattern: str) -> bool:
 
 
 def _quick(entries: Sequence[str] | str) -> list[str]:
-    """Names, and a pattern if it can be matched quickly."""
+    """Return the entries that can be matched quickly: names, or a single pattern."""
     if isinstance(entries, str):
         return [entries] if _is_quick(entries) else []
     return [entry for entry in entries if _LITERAL.fullmatch(entry)]
 
 
 class _Patterns:
-    """Patterns of module names. As PEFT takes them, one matches a name, or its end after a dot."""
+    """Patterns of module names. As in PEFT, a pattern matches a whole name, or the end of a name after a dot."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         numbers = {pattern: number for number, pattern in enumerate(patterns)}
@@ -292,7 +292,7 @@ class _Patterns:
         self._regular = {pattern: number for pattern, number in numbers.items() if pattern not in self._literal}
 
     def matching(self, name: str) -> list[str]:
-        """The patterns that match a name, in their order: PEFT takes the first."""
+        """Return the patterns that match a name, in their order; PEFT takes the first."""
         if len(name) > _LONGEST_NAME or not (self._literal or self._regular):
             return []
         parts = name.split(".")
@@ -305,6 +305,6 @@ class _Patterns:
         return sorted(matches, key=matches.__getitem__)
 
     def idle(self, names: Iterable[str]) -> list[str]:
-        """The patterns that match none of the names."""
+        """Return the patterns that match none of the names."""
         used_patterns = {pattern for name in names for pattern in self.matching(name)}
         return [pattern for pattern in (*self._literal, *self._regular) if pattern not in used_patterns]

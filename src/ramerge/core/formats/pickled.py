@@ -1,4 +1,4 @@
-"""`pytorch_model.bin`, one or several: dictionaries of tensors that `torch.save` wrote."""
+"""Reads `pytorch_model.bin` files: dictionaries of tensors that `torch.save` wrote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMING = Naming(("pytorch_model", "diffusion_pytorch_model"), ".bin", "*pytorch_
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find the tensors of `pytorch_model.bin`, or of a series of such files."""
+    """Open `pytorch_model.bin`, or a series of such files."""
     contents = open_files(folder, NAMING, tensors_of, opening)
     untied, ties = without_ties(contents.tensors.values(), contents.config)
     shards = {
@@ -32,7 +32,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def tensors_of(path: Location) -> list[Tensor]:
-    """The tensors of a pickled file, in the order in which they were saved."""
+    """Return the tensors of a pickled file, in the order in which they were saved."""
     if (file := here(path)) is None:
         raise CheckpointError(f"{path}: a file of torch.save is read on this machine only; copy it here, or convert it")
     state = load_file(file)

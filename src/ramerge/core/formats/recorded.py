@@ -1,13 +1,13 @@
-"""Statistics that `ramerge calibrate` gathers: inputs of linear layers, importances, and digests of their model.
+"""Reads statistics of `ramerge calibrate`: inputs of linear layers, importances, and digests of their model.
 
-Recorded inputs are a folder of safetensors files, and `inputs.json`, which says whose inputs they are:
+Recorded inputs are a folder of safetensors files and `inputs.json`, which maps weights to their inputs:
 
     {"inputs": {"model.layers.0.self_attn.q_proj.weight": ["rows.0", "weights"], ...}, "transposed": [...], ...}
 
-Each weight is mapped to a tensor of rows, shape (tokens, width), and to one of how much each row counts, shape
-(tokens,). Weights that see the same inputs, as q, k and v do, share their rows. Expert 3 of a tensor that stacks those
-of all experts is `NAME[3]`. `transposed` lists the weights that are stored as (in, out): `NAME` for all experts of a
-tensor; without this key, the shapes of the model tell it. `model.json` maps each tensor of the model to a digest
+Each weight is mapped to a tensor of rows, shape (tokens, width), and a tensor with the weight of each row, shape
+(tokens,). Weights with the same inputs, such as q, k and v, share their rows. `NAME[3]` is expert 3 of a tensor that
+stacks all experts. `transposed` lists the weights that are stored as (in, out), `NAME` for all experts of a tensor; if
+the key is missing, it is inferred from the model's shapes. `model.json` maps each tensor of the model to a digest
 (`engine.gathered_from`).
 """
 
@@ -24,15 +24,16 @@ PLACES = "inputs.json"
 MODEL = "model.json"
 _EXPERT = re.compile(r"(.+)\[(0|[1-9]\d{0,8})\]")
 CALIBRATION = "calibration.json"
-"""The record of what `ramerge calibrate` has gathered of an agent, in its folder."""
+"""The file in an agent's folder that records what `ramerge calibrate` has gathered."""
 IMPORTANCES = "importance"
-"""The folder of importances within that of an agent."""
+"""The folder of importances within an agent's folder."""
 
 
 class InputPlace(NamedTuple):
-    """Names of a weight's recorded inputs in the file.
+    """The names of a weight's recorded inputs.
 
     Attributes:
+        rows: name of the tensor of rows.
         weights: name of the tensor with the weight of each row.
         transposed: whether the layer's weight is stored as (in, out); None if unknown.
     """
@@ -43,18 +44,18 @@ class InputPlace(NamedTuple):
 
 
 def name_of(tensor: str, expert: int) -> str:
-    """Name of an expert's matrix in recorded statistics, where one tensor stacks all experts."""
+    """Return the name of an expert's matrix in recorded statistics if one tensor stacks all experts."""
     return f"{tensor}[{expert}]"
 
 
 def expert_of(name: str) -> tuple[str, int] | None:
-    """The tensor that holds an expert's matrix, and its place in it; None for other names."""
+    """Return the tensor that contains an expert's matrix, and the expert's index; None for other names."""
     match = _EXPERT.fullmatch(name)
     return (match[1], int(match[2])) if match else None
 
 
 def read_places(folder: Location) -> dict[str, InputPlace]:
-    """The recorded inputs of each weight, by its name."""
+    """Read the recorded inputs of each weight, by the weight's name."""
     path = folder / PLACES
     if not path.exists():
         raise CheckpointError(f"{folder}: holds no {PLACES}; give a folder that `ramerge calibrate` has made")
@@ -81,7 +82,7 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
 
 
 def read_digests(folder: Location) -> dict[str, str] | None:
-    """Digests of the tensors of the model behind inputs or importances; None without them."""
+    """Read the digests of the model from which statistics were gathered; None if there are none."""
     path = folder / MODEL
     if not path.exists():
         return None

@@ -12,5 +12,5 @@ FORMATS: Registry[Format] = Registry("ramerge.formats", Format)
 
 @cache
 def by_priority() -> tuple[Format, ...]:
-    """The formats that can be used, in the order in which a folder is tried."""
+    """Return all usable formats, in the order in which they are tried."""
     return tuple(sorted(FORMATS.usable().values(), key=lambda format: -format.priority))

@@ -1,4 +1,4 @@
-"""Safetensors files, as `save_pretrained` writes them: one, several with an index, or several without."""
+"""Reads safetensors files, as `save_pretrained` writes them: one file, or several with or without an index."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ONE_FILE, INDEX, find = NAMING.one_file, NAMING.index, NAMING.find
 
 
 def index_of(files: Iterable[str]) -> str:
-    """The name of the index that libraries look for next to files of this name."""
+    """Return the name of the index that libraries expect next to these files."""
     return f"{stem_of(files)}.safetensors.index.json"
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Read the headers of safetensors files, and check that index, numbers and files agree."""
+    """Read the headers of safetensors files, and check that the index, the numbered names and the files agree."""
     contents = open_files(folder, NAMING, tensors_of, opening)
     first = next(iter(contents.shards), None)
     if first is None or is_far(folder) or not _is_of_mlx(folder / first):
@@ -49,7 +49,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 
 
 def _is_of_mlx(path: Location) -> bool:
-    """Whether MLX has saved a file whose header was read already; parsing that of 12,000 tensors again takes long."""
+    """Whether MLX saved a file. The header is searched before it is parsed again, because parsing takes long."""
     with readable(path), path.open("rb") as file:
         if b'"mlx"' not in file.read(int.from_bytes(file.read(8), "little")):
             return False
@@ -57,7 +57,7 @@ def _is_of_mlx(path: Location) -> bool:
 
 
 def tensors_of(path: Location) -> list[Tensor]:
-    """The tensors of a safetensors file, in the order of their bytes."""
+    """Return the tensors of a safetensors file, in the order of their bytes."""
     return [
         Tensor(entry.name, entry.dtype, entry.shape, Stored(path, entry.begin, entry.end - entry.begin))
         for entry in read_header(path).entries

@@ -1,4 +1,4 @@
-"""The model's files in a folder: one, those in an index, or a complete numbered series."""
+"""Finds the model's files in a folder: one file, the files of an index, or a complete numbered series."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _MOST_TWICE = 100
 _COMPARED_BYTES = 1 << 22
 _ADAPTERS = "adapter_model.*"
 STEMS = ("model", "diffusion_pytorch_model", "consolidated")
-"""Beginnings of the names of safetensors files: those of transformers, diffusers, and Mistral's own code."""
+"""Stems of safetensors file names: of transformers, diffusers, and Mistral's own code."""
 File = TypeVar("File")
 
 
 def stem_of(names: Iterable[str], stems: Sequence[str] = STEMS) -> str:
-    """The stem of the names of files, by which a library looks for them; the first one if they share none.
+    """Return the common stem of file names, by which libraries find them; the first stem if there is none.
 
     Example:
         >>> stem_of(["diffusion_pytorch_model-00001-of-00002.safetensors"])
@@ -46,12 +46,14 @@ def stem_of(names: Iterable[str], stems: Sequence[str] = STEMS) -> str:
 
 @dataclass(frozen=True)
 class Naming:
-    """File names of a format's weights.
+    """The names of a format's weight files.
 
     Attributes:
-        stems: beginnings of the names, the usual one first.
-        others: patterns of files that do not hold the model's tensors as they are.
-        again: a pattern of files that duplicate the model next to others.
+        stems: beginnings of the names, the most common first.
+        suffix: the end of the names.
+        several: the pattern of all names.
+        others: patterns of files that do not hold the model's plain tensors.
+        again: a pattern of files that may duplicate the model in other files.
     """
 
     stems: tuple[str, ...]
@@ -62,16 +64,16 @@ class Naming:
 
     @property
     def one_file(self) -> str:
-        """The name of a single file."""
+        """The name of a model in a single file."""
         return f"{self.stems[0]}{self.suffix}"
 
     @property
     def index(self) -> str:
-        """The name of the index of several files."""
+        """The name of the index of a model in several files."""
         return f"{self.one_file}.index.json"
 
     def of(self, folder: Location) -> Naming:
-        """The naming with the one stem that a file of a folder, or its index, has."""
+        """Return the naming with the single stem that the files of a folder have."""
         namings = [replace(self, stems=(stem,)) for stem in self.stems]
         if namings[0].is_listed(folder):
             return namings[0]
@@ -80,28 +82,28 @@ class Naming:
         return next(others, namings[0])
 
     def is_listed(self, folder: Location) -> bool:
-        """Whether a folder has the single file, or an index."""
+        """Whether a folder has the single file or an index."""
         return any((folder / name).exists() for name in (self.one_file, self.index))
 
     def files_in(self, folder: Location) -> list[str]:
-        """The names of all files of weights in a folder, sorted."""
+        """Return the names of all weight files in a folder, sorted."""
         names = sorted(path.name for path in folder.glob(self.several))
         weights = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.others)]
         return [name for name in weights if not fnmatch(name, self.again)] or weights
 
     def find(self, folder: Location) -> Location | None:
-        """The folder itself if it has such files. Looks at names only."""
+        """Return the folder if it has such files, otherwise None. Only looks at names."""
         return folder if self.is_listed(folder) or self.files_in(folder) else None
 
 
 def _choose_files(
     folder: Location, naming: Naming
 ) -> tuple[list[str], Mapping[str, str] | None, tuple[str, ...], tuple[str, ...]]:
-    """Choose the files of a model, as transformers does, and check that they are complete.
+    """Choose the files of a model as transformers does, and check that they are complete.
 
     Returns:
-        Their names; the index's map of tensors to files, or None without an index; notes about files that are not read;
-        warnings about files that look like another model.
+        The names of the files; the index's map of tensors to files (None if there is no index); notes about files that
+        are not read; warnings about files that look like another model.
     """
     files, index, suffix = naming.files_in(folder), None, naming.suffix
     if (folder / naming.one_file).exists():
@@ -116,7 +118,7 @@ def _choose_files(
     series = [name for name in left if _OF.search(name)]
     others = [name for name in left if name not in series]
     notes = (f"{folder}: {few_quoted(others)}: not read: the model is in {few_quoted(names)}",) if others else ()
-    # files that are not read and look like a model, which programs may read in place of the others
+    # unread files that look like a model, which other programs may read instead
     warnings: tuple[str, ...] = ()
     if series:
         state = "an incomplete model" if any(gaps(series)) else "a complete model, too"
@@ -139,7 +141,7 @@ def _choose_files(
 def open_files(
     folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
 ) -> Contents:
-    """Open one file or several by their names, each with all of its tensors."""
+    """Open a model in one or several files. `tensors_of` returns the tensors of a file."""
     naming = naming.of(folder)
     files, index, notes, warnings = _choose_files(folder, naming)
     adapters: Iterator[Location] = folder.glob(_ADAPTERS)
@@ -159,7 +161,7 @@ def open_files(
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    overridden: list[tuple[Tensor, str]] = []  # copies in other files than that of the index
+    overridden: list[tuple[Tensor, str]] = []  # copies in other files than the index names
     for name, tensors_of_file in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
         if isinstance(tensors_of_file, CheckpointError):
             problems.extend(tensors_of_file.problems)
@@ -173,7 +175,7 @@ def open_files(
             f"{folder / name}: tensor {quoted(each)} is also in {tensors[each].path.name}"
             for each in twice[:_MOST_TWICE]
         ]
-        if len(twice) > _MOST_TWICE:  # further files would take minutes to say the same
+        if len(twice) > _MOST_TWICE:  # checking further files would take minutes, with the same result
             problems.append(f"{folder / name}: {len(twice) - _MOST_TWICE:,} more of its tensors are in other files too")
             break
         if own_tensors or not tensors_of_file:
@@ -201,7 +203,7 @@ def open_files(
 
 
 def _overrides(index: Location, overridden: Iterable[tuple[Tensor, str]], tensors: Mapping[str, Tensor]) -> list[str]:
-    """Note tensors with further copies outside of the file that the index names."""
+    """Return a note about tensors with different copies in other files than the index names."""
     older = [(tensor, file) for tensor, file in overridden if not _are_equal(tensor, tensors[tensor.name])]
     if not older:
         return []
@@ -214,7 +216,7 @@ def _overrides(index: Location, overridden: Iterable[tuple[Tensor, str]], tensor
 
 
 def _are_equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors in files on this machine hold the same bytes. Of remote ones nothing is read."""
+    """Whether two tensors in local files hold the same bytes. Remote tensors are not read and count as different."""
     left, right = one.origin, other.origin
     if (one.dtype, one.shape) != (other.dtype, other.shape) or is_far(one.path) or is_far(other.path):
         return False
@@ -235,7 +237,7 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _whole_without(folder: Location, naming: Naming) -> str:
-    """Advice to remove the index of files that are complete by their numbers; empty if incomplete."""
+    """Return advice to remove an index if the files are complete by their numbers; otherwise empty."""
     names = naming.files_in(folder)
     totals = {match[2] for name in names if (match := _OF.search(name))}
     if len(totals) != 1 or len(names) != int(next(iter(totals))) or any(gaps(names, counted_only=True)):
@@ -249,7 +251,7 @@ def _whole_without(folder: Location, naming: Naming) -> str:
 def _incomplete(
     folder: Location, naming: Naming, names: Sequence[str], files: Sequence[str], *, in_index: bool
 ) -> Iterator[str]:
-    """Problems of numbered series with missing files, or with files numbered in another way."""
+    """Yield problems of numbered series with missing files or inconsistent numbers."""
     for absent, count in gaps(names, counted_only=in_index):
         some = few_quoted(absent, count)
         if not in_index:
@@ -288,10 +290,11 @@ def _incomplete(
 
 
 def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[list[str], int]]:
-    """For each series of numbered names with gaps, the first names that are missing, and how many are.
+    """Yield, for each series of numbered names with gaps, the first missing names and the number of missing names.
 
     Args:
-        counted_only: whether numbers without a total say nothing, as where an index says which files there are.
+        names: the names.
+        counted_only: whether to ignore numbers without a total, because an index lists the files.
 
     Example:
         >>> list(gaps(["model-1-of-3.bin", "model-3-of-3.bin"]))
@@ -306,7 +309,7 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
             series[name[:start], name[end:], total][int(name[start:end])] = end - start
     for (before, after, total), present in series.items():
         if total is None and len(present) == 1:
-            continue  # a version, or the size of the model
+            continue  # the number is a version or a model's size
         first = min(1, *present)
         last = max(present) if total is None else first + total - 1
         count = last + 1 - first - sum(number <= last for number in present)
@@ -317,12 +320,12 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
 
 
 def by_numbers(files: Sequence[File], stem: str) -> dict[str, File]:
-    """Files under the usual names of safetensors files: one, or a series."""
+    """Return files under the usual names of safetensors files: a single name or a series."""
     if len(files) == 1:
         return {f"{stem}.safetensors": files[0]}
     return {f"{stem}-{number:05}-of-{len(files):05}.safetensors": file for number, file in enumerate(files, 1)}
 
 
 def renumbered(files: Mapping[str, File]) -> Mapping[str, File]:
-    """Files by name, numbered from the start if their numbers have gaps because some of them were left out."""
+    """Return files by name, renumbered if their numbers have gaps because some were left out."""
     return by_numbers(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files

@@ -1,6 +1,6 @@
-"""Helpers of formats with tensors in pieces: assembly of a model, and the parts that ranks save.
+"""Helpers of formats with tensors in pieces: assemble a model, and read the parts that ranks save.
 
-A part is torch's DTensor or ShardedTensor, as a stub, or a plain tensor.
+A part is a stub for torch's DTensor or ShardedTensor, or a plain tensor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ramerge.core.tensors.tensor import Tensor
 
 @dataclass
 class ShardedModel:
-    """A model that is put together from pieces in files, and its problems."""
+    """A model that is assembled from pieces in files, and its problems so far."""
 
     folder: Path
     files: dict[Location, Identity]
@@ -35,7 +35,7 @@ class ShardedModel:
     notes: tuple[str, ...] = ()
 
     def assemble(self, parts: Iterable[tuple[str, str, tuple[int, ...], Sequence[PlacedPiece]]]) -> None:
-        """Make tensors (name, dtype, shape) from their pieces, unless something is wrong already."""
+        """Assemble tensors (name, dtype, shape) from their pieces, unless there already are problems."""
         for name, dtype, shape, pieces in parts if not self.problems else ():
             try:
                 if others := sorted({piece.tensor.dtype for piece in pieces} - {dtype}):
@@ -48,14 +48,14 @@ class ShardedModel:
                     continue
                 if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in nonempty):
                     raise ValueError("is sharded along several inner dimensions, which is not read")
-                # without names, so that the origins of tied tensors are equal
+                # pieces have no names, so that the origins of tied tensors are equal
                 unnamed = (PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in nonempty or pieces)
                 self.tensors.append(Tensor(name, dtype, shape, Pieces(tuple(unnamed))))
             except ValueError as error:
                 self.problems.append(f"{self.folder}: tensor {quoted(name)}: {error}")
 
     def contents(self, metadata_folder: Path, opening: Opening) -> Contents:
-        """Result of a format, with `config.json` of another folder."""
+        """Return the contents of the folder, with the configuration from `metadata_folder`; raise all problems."""
         with collect(self.problems):
             about = about_model(metadata_folder, [metadata_folder], replace(opening, base=None))
         if self.problems:
@@ -68,10 +68,12 @@ class ShardedModel:
 
 @dataclass(frozen=True)
 class ShardedPart:
-    """Part of a tensor that one rank holds.
+    """The part of a tensor that one rank holds.
 
     Attributes:
-        boxes: pieces of the tensor, each with its offset in every dimension; none if the rank has nothing of it.
+        shape: shape of the whole tensor.
+        dtype: the name of the dtype in safetensors.
+        boxes: pieces of the tensor, each with its offset in every dimension; empty if the rank holds no elements.
     """
 
     shape: tuple[int, ...]
@@ -80,7 +82,7 @@ class ShardedPart:
 
 
 def part_of(value: object) -> ShardedPart:
-    """The part that a rank holds, from an entry of its state dict."""
+    """Read the part that a rank holds from an entry of its state dict. Raises RefusedError for unsupported entries."""
     if isinstance(value, View):
         return ShardedPart(value.shape, value.dtype, (((0,) * len(value.shape), value),))
     if isinstance(value, Stub) and value.path.endswith(".DTensor"):
@@ -122,7 +124,7 @@ def _of_dtensor(stub: Stub) -> ShardedPart:
         dim = placement.get("dim") if placement.state is not None else placement.args[0] if placement.args else None
         if type(dim) is not int or not -len(shape) <= dim < len(shape):
             raise RefusedError("is sharded along a dimension that it does not have")
-        # as torch.chunk: equal parts, then a shorter one, then empty ones
+        # like torch.chunk: equal parts, then a shorter one, then empty ones
         step = -(-sizes[dim] // count)
         begin = min(index * step, sizes[dim])
         offsets[dim] += begin
@@ -133,7 +135,7 @@ def _of_dtensor(stub: Stub) -> ShardedPart:
 
 
 def _ranks(mesh: Stub) -> tuple[int, ...]:
-    """The shape of a mesh: as the tensor of ranks up to torch 2.8, later as a layout, with or without axes."""
+    """Return the shape of a mesh: a tensor of ranks up to torch 2.8, later a layout with or without axes."""
     tensor, layout = mesh.get("mesh"), mesh.get("_layout")
     if isinstance(tensor, View):
         return tensor.shape

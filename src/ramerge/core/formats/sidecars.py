@@ -1,4 +1,4 @@
-"""The files next to the weights: configuration, tokenizer, chat template and the rest."""
+"""Selects and prepares the files next to the weights: configuration, tokenizer, chat template and others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ramerge.core.tensors.header import LFS_POINTER
 from ramerge.core.tensors.paths import linked_out
 from ramerge.core.tensors.text_config import set_vocabulary
 
-# Weights in any format. Those that are read are merged; those of a module are copied with it; others are left out.
+# Weights in any format. Files that are read are merged, files of a module are copied with it, others are left out.
 _WEIGHTS = (
     "*.safetensors",
     "*.bin",
@@ -45,7 +45,7 @@ _WEIGHTS = (
     "*.pdparams",
 )
 
-# Indices, and files of a trainer and of ramerge: they do not belong to the merged model, and go without saying.
+# Indices, and files of trainers and of ramerge: they do not belong to the merged model, and are not mentioned.
 _NOT_COMPANIONS = (
     "*.index.json",
     "*.log",
@@ -69,20 +69,20 @@ _NOT_COMPANIONS = (
     ".*",
 )
 
-# Configurations of weights in other files than the read ones: an adapter's, or Mistral's own.
+# Configurations of other weights than those that are read: an adapter's, or Mistral's own.
 _OF_OTHER_WEIGHTS = {"adapter_config.json": "adapter_model*", "params.json": "consolidated*"}
 
-# Of sentence-transformers: the modules that make up a model, and their folders.
+# The file of sentence-transformers that lists a model's modules and their folders.
 _MODULES = "modules.json"
 _MODULE_LIMITS = JsonLimits(size=1_000_000, signs=50_000, depth=8)
 
-# JSON files that name others: code by `auto_map`, and states of the steps of a processor.
+# JSON files that name other files: code in `auto_map`, and states of a processor's steps.
 _PROCESSORS = "*processor*.json"
 _NAMING_FILES = ("config.json", "tokenizer_config.json", _PROCESSORS)
 
 _LARGEST_POINTER = 1024
 
-# Folders of other models and of a trainer's state inside of a model's folder.
+# Folders within a model's folder with other models or a trainer's state.
 _NOT_COMPANION_FOLDERS = (
     "checkpoint-*",
     "global_step*",
@@ -94,10 +94,10 @@ _NOT_COMPANION_FOLDERS = (
     "wandb",
 )
 
-# Names that only files have; a folder of such a name stands where a file should be.
+# Names that only files should have, not folders.
 _NAMES_OF_FILES = ("*.json", "*.jinja", "*.tiktoken", "*.txt", "tokenizer.model")
 
-# The files that `companions: AGENT` takes from that agent, not from the base.
+# The files that `companions: AGENT` takes from the agent, not from the base.
 _TOKENIZER_FILES = (
     "tokenizer*",
     "*.tiktoken",
@@ -111,22 +111,23 @@ _TOKENIZER_FILES = (
     "generation_config.json",
 )
 
-# Those of them without which there is no tokenizer.
+# The files of which a tokenizer must have one.
 _VOCABULARIES = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
 
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
 def companion_files(base: Checkpoint, tokenizer_from: Checkpoint | None = None) -> dict[str, Location]:
-    """The files next to the weights that are copied: relative name to source.
+    """Return the files next to the weights that are copied, by relative name.
 
     Args:
         base: the base checkpoint.
-        tokenizer_from: the checkpoint that gives tokenizer, chat template and generation config; None for the base.
+        tokenizer_from: the checkpoint from which tokenizer, chat template and generation config are taken; None for the
+            base.
 
     Raises:
-        CheckpointError: a link leads out of its checkpoint, what should be a file is none or a pointer of Git LFS, or a
-            module lacks files of its weights.
+        CheckpointError: a link leads out of its checkpoint, a file is not regular or is a Git LFS pointer, or a module
+            lacks weight files.
     """
     first, *others = base.companion_folders
     companions, _ = _companions_and_others(first, base.files)
@@ -144,15 +145,15 @@ def companion_files(base: Checkpoint, tokenizer_from: Checkpoint | None = None) 
 
 
 def left_out(directory: Location, read: Container[Location]) -> list[str]:
-    """Files of a model's folder that are neither merged nor copied, by relative name; folders end with a slash."""
+    """Return relative names of files that are neither merged nor copied; names of folders end with a slash."""
     return [name for name in _companions_and_others(directory, read)[1] if directory / name not in read]
 
 
 def named_files(companions: Mapping[str, Location]) -> dict[str, list[str]]:
-    """By companion, the files of their folder that JSON files name, in order; these names are not checked.
+    """Return the files that JSON companions name, by companion, in order; the names are not checked.
 
-    They are code that `auto_map` names, unless it is in another repository, and states of a processor's steps, such as
-    the statistics of a robot's policy. A file that is damaged names none.
+    These are code files in `auto_map`, except from other repositories, and states of a processor's steps, such as the
+    statistics of a robot's policy. Damaged JSON files are skipped.
     """
     files_by_name: dict[str, list[str]] = {}
     for name, path in companions.items():
@@ -179,25 +180,25 @@ def _states_of(steps: object) -> Iterator[str]:
 
 
 def processor_files(directory: Location) -> dict[str, Location]:
-    """The JSON files of a folder that describe how a model's inputs and outputs are processed, by name."""
+    """Return a folder's JSON files that describe the processing of a model's inputs and outputs, by name."""
     paths: Iterator[Location] = directory.glob(_PROCESSORS)
     return {path.name: path for path in sorted(paths, key=str) if not access(path).leads_outside(directory)}
 
 
 def is_weights(name: str) -> bool:
-    """Whether a file holds weights, by its relative name."""
+    """Whether a file's relative name is that of a weight file."""
     return _fits(PurePosixPath(name).name, _WEIGHTS)
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
-    """Folders of modules with weights among these files."""
+    """Return the folders of modules that have weights among these files."""
     return sorted({PurePosixPath(name).parts[0] for name in companions if is_weights(name)})
 
 
 def _companions_and_others(
     directory: Location, read: Container[Location] = ()
 ) -> tuple[dict[str, Location], list[str]]:
-    """Files of a folder to copy, by relative name, and the names of the others."""
+    """Return a folder's files to copy, by relative name, and the names of files that are left out."""
     paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
     foreign = {
         name
@@ -212,7 +213,7 @@ def _companions_and_others(
     weights = {name for name in paths if _fits(name.name, _WEIGHTS)} - states
     others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
     own = {name for name in weights if name.parts[0] in modules}
-    # what belongs to weights that are there, and that are not the model's as it is read
+    # files that belong to other weights in the folder than those that are read
     present = [name.name for name in weights if len(name.parts) == 1]
     of_others = [
         name
@@ -233,7 +234,7 @@ def _companions_and_others(
             left[name.as_posix()] = None
         elif path.is_symlink() and not path.exists():
             problems.append(f"{path}: is a broken link; download the file again, or remove the link")
-        elif path.is_symlink() and path.is_dir():  # its files are not looked at
+        elif path.is_symlink() and path.is_dir():  # linked folders are not searched
             left[f"{name}/"] = None
         elif not path.is_file():
             if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
@@ -261,7 +262,7 @@ def _companions_and_others(
 def _states_in(
     directory: Location, paths: Mapping[PurePosixPath, Location], read: Container[Location]
 ) -> set[PurePosixPath]:
-    """Files of a folder named by JSON files in it, without weights that are read."""
+    """Return a folder's files that its JSON files name, except weights that are read."""
     on_top = {
         name.name: path
         for name, path in paths.items()
@@ -276,7 +277,7 @@ def _fits(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _modules_of(directory: Location) -> set[str]:
-    """Folders of a model's other modules by name; none if unknown."""
+    """Return the folders of a model's further modules; empty if unknown."""
     path = directory / _MODULES
     if not path.is_file():
         return set()
@@ -290,7 +291,7 @@ def _modules_of(directory: Location) -> set[str]:
 
 
 def _is_pointer(path: Location) -> bool:
-    """Whether a file is a pointer of Git LFS. Only small files are read."""
+    """Whether a file is a Git LFS pointer. Only small files are read."""
     if not len(LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
         return False
     with readable(path), path.open("rb") as file:
@@ -303,7 +304,7 @@ def is_tokenizer(name: str) -> bool:
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:
-    """Whether a tokenizer is among files of these names."""
+    """Whether these files include a tokenizer."""
     return any(fnmatch(name, pattern) for name in names for pattern in _VOCABULARIES)
 
 
@@ -315,15 +316,15 @@ def companions_of(
     vocabulary: int | None = None,
     apart: bool = False,
 ) -> Iterator[tuple[str, Location | str]]:
-    """The output's companions, by relative name: the file to copy byte for byte, or a text.
+    """Yield the output's companions by relative name: a file to copy unchanged, or a text.
 
-    `config.json` is changed only where it states something else than the output has.
+    `config.json` is changed only if it does not fit the output.
 
     Args:
-        files: relative name to source.
-        dtype: safetensors' name of the dtype to state; None to keep what the base states.
-        dequantized: whether the output has no quantization although the configuration declares one.
-        vocabulary: the number of tokens to state; None if the output keeps the base's.
+        files: the source files by relative name.
+        dtype: safetensors' name of the dtype to state; None to keep the base's.
+        dequantized: whether the output is not quantized although the configuration may declare a quantization.
+        vocabulary: the number of tokens to state; None to keep the base's.
         apart: whether input and output embeddings are two tensors although the configuration may tie them.
     """
     for name, source in files.items():

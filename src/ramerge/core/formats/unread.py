@@ -1,4 +1,4 @@
-"""Unsupported folders of trainers: each is refused with the command that converts it."""
+"""Recognizes unsupported folders of trainers, and tells how to convert them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramerge.core.storage.location import Location
 
 _STATE_DICTS = ("pytorch_model_fsdp.bin", "model_state.pt", "model.pt", "pytorch_model.pt", "*.ckpt")
 _MLX = ("adapters.safetensors", "*_adapters.safetensors", "adapters.npz")
-# Kind, alternative patterns of names inside of it, and advice for {run} and {file}.
+# The kind of folder, alternative patterns of names inside of it, and advice with fields {run} and {file}.
 _KINDS = (
     (
         "the sharded state of a vLLM engine (save_sharded_state)",
@@ -51,18 +51,18 @@ _KINDS = (
 )
 
 
-# Modules of Megatron, and what Megatron-Bridge calls the factors of their adapters.
+# Names of adapters' factors on Megatron's modules, by Megatron-Bridge.
 _OF_MEGATRON = re.compile(r"\.adapter\.linear_(in|out)\.|\.linear_(qkv|proj|fc1|fc2)\.(adapter|lora)")
 
-# Weights of Megatron's layers, whole as Megatron-FSDP saves them.
+# Names of whole weights of Megatron's layers, by Megatron-FSDP.
 _OF_MEGATRON_FSDP = re.compile(r"(?:^|\.)module\.(?:[\w.]+\.)?linear_(?:qkv|proj|fc1|fc2)\.weight(?:_[vw])?$")
 
-# Factors of LoRA, as PEFT, MLX, diffusers and Kohya's scripts call them.
+# Names of LoRA factors, by PEFT, MLX, diffusers and Kohya's scripts.
 _FACTOR = re.compile(r"[._](?:lora_(?:embedding_)?[AaBb]|lora_(?:down|up)|lora_linear_layer\.(?:down|up))(?=\.|$)")
 
 
 def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
-    """Advice for an adapter of Megatron, by the names of its tensors."""
+    """Return advice if tensors of these names are a Megatron adapter; otherwise None."""
     example = next((name for name in names if _OF_MEGATRON.search(name)), None)
     if example is None:
         return None
@@ -75,7 +75,7 @@ def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
 
 
 def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
-    """Advice for a model with factors of LoRA among its tensors."""
+    """Return advice if there are LoRA factors among tensors of these names; otherwise None."""
     names = list(names)
     factors = [name for name in names if _FACTOR.search(name)]
     if not factors:
@@ -95,7 +95,7 @@ def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
 
 
 def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
-    """Advice for a folder with tensors of these names, if Megatron-FSDP saved them under its own modules' names."""
+    """Return advice if Megatron-FSDP saved tensors of these names; otherwise None."""
     example = next((name for name in names if _OF_MEGATRON_FSDP.search(name)), None)
     if example is None:
         return None
@@ -107,18 +107,18 @@ def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
 
 
 def by_names(folder: Location, names: Iterable[str]) -> str | None:
-    """Advice for a folder that is not a model by the names of its tensors."""
+    """Return advice if tensors of these names are not a plain model; otherwise None."""
     names = list(names)
     return unmerged_adapters(folder, names) or fsdp_of_megatron(folder, names)
 
 
 def is_mlx(folder: Location) -> bool:
-    """Whether a folder holds an adapter of MLX and none of PEFT. Both have an `adapter_config.json`."""
+    """Whether a folder holds an MLX adapter but no PEFT adapter. Both have an `adapter_config.json`."""
     return not any(folder.glob("adapter_model*")) and any(any(folder.glob(pattern)) for pattern in _MLX)
 
 
 def advice(folder: Location) -> str | None:
-    """Kind of an unsupported folder, and the command to convert it; None if the kind is unknown."""
+    """Describe an unsupported folder, and how to convert it; None if the kind is unknown."""
     for title, patterns, command in _KINDS:
         if paths := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
             run = quote(str(folder))

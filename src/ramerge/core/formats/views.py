@@ -1,4 +1,4 @@
-"""Helpers of the formats that torch writes: tensors of its files as tensors of a checkpoint, tied tensors, names."""
+"""Helpers for formats that torch writes: convert tensors, find tied tensors, and clean names."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, is_tied
 from ramerge.core.tensors.origins import Transposed
 from ramerge.core.tensors.tensor import Stored, Tensor
 
-# Parts of names that torch's wrappers of modules put in, and that are no part of the model.
+# Parts of names that torch's wrappers of modules insert, and that do not belong to the model.
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
 def unwrapped(name: str) -> str:
-    """A tensor's name without the names of wrappers around its modules."""
+    """Return a tensor's name without the names of wrappers around its modules."""
     return _WRAPPERS.sub("", name)
 
 
 def tensor_of(name: str, view: View) -> Tensor:
-    """A tensor of a file of torch.
+    """Convert a view of a torch file to a tensor of a checkpoint.
 
     Raises:
-        CheckpointError: its elements lie neither in row-major order nor transposed.
+        CheckpointError: the elements are neither in row-major order nor transposed.
     """
     shape, strides = view.shape, view.strides
     origin = Stored(view.storage.path, view.storage.offset + view.start * itemsize(view.dtype), view.nbytes)
@@ -48,7 +48,7 @@ def _swap_last(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements are contiguous. The stride of a singleton dimension is irrelevant."""
+    """Whether elements are contiguous in row-major order. The stride of a singleton dimension is irrelevant."""
     step = 1
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
         if extent != 1 and stride != step:
@@ -58,9 +58,10 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def without_ties(tensors: Iterable[Tensor], config: Mapping[str, object]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Tensors by name, without an output embedding that the model ties to the input's, as `save_pretrained` writes.
+    """Return tensors by name without tied output embeddings, as `save_pretrained` writes them, and notes.
 
-    It is left out, with a note, only if its elements are the same bytes of the same files, so nothing must be compared.
+    An output embedding is left out only if its elements are the same bytes of the same file as the input embedding's,
+    so that nothing must be compared.
     """
     untied, notes = {tensor.name: tensor for tensor in tensors}, []
     inputs = [tensor for name, tensor in untied.items() if name.endswith(EMBEDDINGS)]

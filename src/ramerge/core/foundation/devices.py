@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     import torch
 
 _WORDS = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
-_GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # drivers of NVIDIA, AMD, and of both under Windows
+_GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # drivers of NVIDIA, of AMD, and of both under Windows
 
 
 def read_device(text: str) -> str:
-    """Check the name of a device, such as `auto` or `cuda:1`, without looking whether the device is there."""
+    """Check the name of a device, such as `auto` or `cuda:1`, but not whether the device exists."""
     if not isinstance(text, str) or not _WORDS.fullmatch(text):
         raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps")
     return text
 
 
 def may_have_gpu() -> bool:
-    """Whether it is worth the seconds to import torch to look for a GPU."""
+    """Whether there may be a GPU, so that importing torch to look for it is worth the seconds."""
     return find_spec("torch") is not None and (sys.platform != "linux" or any(Path(each).exists() for each in _GPUS))
 
 
 def choose_device(text: str, dtype: str = "float32") -> torch.device:
-    """The device that `text` names; of `auto`, the best there is.
+    """Return the device with this name; for `auto`, the best available.
 
     Raises:
-        RecipeError: it is none, or is not there, or cannot compute in `dtype`.
+        RecipeError: the name is invalid, or the device is not available or cannot compute in `dtype`.
     """
     read_device(text)
     try:
@@ -56,7 +56,7 @@ def choose_device(text: str, dtype: str = "float32") -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Name a device of torch for people: a GPU with its model, such as `cuda:0 (NVIDIA H100 80GB HBM3)`."""
+    """Return a readable name of a torch device, with a GPU's model: `cuda:0 (NVIDIA H100 80GB HBM3)`."""
     import torch
 
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

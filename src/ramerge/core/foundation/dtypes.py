@@ -1,11 +1,11 @@
-"""Element types by their names in safetensors, transformers and recipes."""
+"""Names and sizes of dtypes in safetensors, transformers, torch and recipes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-# safetensors' names and the bits of one element. Sub-byte types are listed so that headers with them can be checked.
+# Bits of an element, by safetensors' names. Sub-byte types are listed so that headers with them can be checked.
 BITS = {
     "F4": 4,
     "F6_E2M3": 6,
@@ -50,12 +50,12 @@ _SHORT_DTYPES = {
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one element, for types of whole bytes."""
+    """Return the bytes of an element, for dtypes of whole bytes."""
     return BITS[dtype] // 8
 
 
 def widest(dtypes: Iterable[str]) -> str:
-    """The narrowest floating-point type that holds all values of all given types; bfloat16 and float16 need float32."""
+    """Return the narrowest floating-point dtype that holds all values of these; bfloat16 and float16 need float32."""
     distinct = set(dtypes)
     if len(distinct) == 1:
         return distinct.pop()
@@ -63,12 +63,12 @@ def widest(dtypes: Iterable[str]) -> str:
 
 
 def full_name(dtype: str) -> str:
-    """`bfloat16` for BF16 and so on; other types keep safetensors' name."""
+    """Return a dtype's full name, such as `bfloat16` for BF16; dtypes without one keep safetensors' name."""
     return FULL_NAMES.get(dtype) or _CODES.get(dtype, dtype)
 
 
 def full_dtype(value: Any) -> Any:
-    """The full name of a dtype: `bfloat16` for `bf16`, `BF16` and `torch.bfloat16`. Other values are not changed."""
+    """Return a dtype's full name: `bfloat16` for `bf16`, `BF16` and `torch.bfloat16`. Other values are not changed."""
     name = value.lower().removeprefix("torch.") if isinstance(value, str) else value
     return _SHORT_DTYPES.get(name, name) if isinstance(name, str) else value
 
@@ -87,7 +87,7 @@ TORCH_NAMES = FULL_NAMES | {
 
 
 def torch_dtypes() -> dict[str, Any]:
-    """The dtypes of torch by safetensors' names, as far as its version has them. Imports torch."""
+    """Return the dtypes of the installed torch by safetensors' names. Imports torch."""
     import torch
 
     return {dtype: getattr(torch, name) for dtype, name in TORCH_NAMES.items() if hasattr(torch, name)}

@@ -1,25 +1,25 @@
 """All errors that `ramerge` raises on purpose.
 
     RamergeError                 exit code 1
-    ├── InputError               exit code 2: what the user gave cannot be merged
+    ├── InputError               exit code 2: the input cannot be merged
     │   ├── RecipeError          the recipe, its parameters, the command line
     │   ├── CheckpointError      a file, a header, an index, a companion
     │   ├── PlanError            inputs that do not fit each other, the output or the machine
-    │   ├── PluginError          a plug-in that cannot be imported, does not fit, or takes a name that is taken
+    │   ├── PluginError          a plug-in that cannot be imported, does not fit, or has a name that is taken
     │   ├── WeightsError         values found while reading: NaN, Inf, overflow, unequal integer tensors
     │   └── EvaluationError      a benchmark's data or settings, a results folder, a missing package or sandbox
     ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
     ├── RayError                 exit code 1: a Ray cluster cannot be reached, or cannot do the work
     └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
-        └── SendError            the remote place that it is sent to fails, or denies access
+        └── SendError            the remote location fails, or denies access
 
     StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
     OutputWarning                a warning: something else was found or left next to an output that was written
-    ├── ContinueNote             no fault: work of an earlier run is continued
-    └── DownloadNote             no fault: a model is downloaded before anything else happens
+    ├── ContinueNote             not a fault: an interrupted run is resumed
+    └── DownloadNote             not a fault: a model is downloaded before anything else happens
     PluginWarning                a warning: a plug-in is left out of a list, because it cannot be used
 
-Every error of the first tree carries a tuple of problems. All known problems are reported at once.
+Every `RamergeError` carries a tuple of problems, because all known problems are reported at once.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from typing import ClassVar
 from ramerge.core.foundation.text import message
 
 AGAIN = "copy or download it again"
-"""What to do about a file that is damaged."""
+"""The remedy for a damaged file, for messages."""
 
 _MOST_PROBLEMS = 1000
 
 
 class RamergeError(Exception):
-    """The root of the tree. `problems` holds one printable sentence for each problem.
+    """The base class of ramerge's errors. `problems` holds one printable sentence for each problem.
 
-    If there are more than a thousand problems, the last entry says how many more there are.
+    If there are more than a thousand problems, the last entry gives the number of the others.
 
     Example:
         >>> try:
@@ -65,7 +65,7 @@ class RamergeError(Exception):
 
 
 def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, object]) -> RamergeError:
-    """An error that comes from another process."""
+    """Restore an error that was pickled in another process."""
     error = kind.__new__(kind)
     Exception.__init__(error, "\n".join(problems))
     error.__dict__.update(state)
@@ -73,11 +73,12 @@ def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str,
 
 
 class StoppedError(BaseException):
-    """A signal for the process to end.
+    """A signal asked the process to end.
 
     Attributes:
-        finished: as keys, in order: all folders and files that this process has completed and put in place.
-        kept: a phrase that says which outputs are left.
+        number: the signal's number.
+        finished: all folders and files that this process has completed and moved into place, as keys in order.
+        kept: a phrase that names the complete outputs.
     """
 
     finished: ClassVar[dict[str, None]] = {}
@@ -90,22 +91,22 @@ class StoppedError(BaseException):
 
 
 class OutputWarning(UserWarning):
-    """Something else was found or left next to an output, and the user should know of it."""
+    """A warning that something else was found or left next to an output."""
 
 
 class ContinueNote(OutputWarning):
-    """Work of an earlier run that was stopped is continued."""
+    """A note that an interrupted run is resumed."""
 
 
 class DownloadNote(OutputWarning):
-    """A model of the hub is downloaded whole, because it cannot be read by range here."""
+    """A note that a whole model of the Hub is downloaded, because it cannot be read by range."""
 
 
 class PluginWarning(UserWarning):
-    """A plug-in cannot be used, and is left out of a list."""
+    """A warning that a plug-in cannot be used, so it is left out of a list."""
 
 
-# Remedies for errors of the operating system whose messages have none.
+# Remedies for errors of the operating system, whose messages have none.
 _ADVICE = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EBADF: "it is closed; send it to a file, or to /dev/null",
@@ -123,7 +124,7 @@ _ADVICE = {
 
 
 def reason(error: OSError, where: str = "") -> str:
-    """The operating system's message, `where`, and a remedy if the message has none."""
+    """Return the operating system's message, followed by `where` and, if known, a remedy."""
     description = f"{error.strerror or error}{where}"
     advice = _ADVICE.get(error.errno) if error.errno is not None else None
     return f"{description}; {advice}" if advice else description
@@ -167,7 +168,7 @@ class CheckpointError(InputError):
 
 @contextmanager
 def collect(problems: list[str]) -> Iterator[None]:
-    """Add a checkpoint's error to `problems`, so that the rest of it is checked, too."""
+    """Within the block, add a `CheckpointError` to `problems` instead of raising it, so that checks continue."""
     try:
         yield
     except CheckpointError as error:
@@ -176,10 +177,10 @@ def collect(problems: list[str]) -> Iterator[None]:
 
 @contextmanager
 def readable(path: object) -> Iterator[None]:
-    """Name the file in errors of the operating system.
+    """Within the block, turn errors of the operating system into errors that name the file.
 
     Raises:
-        CheckpointError: instead of any OSError.
+        CheckpointError: instead of OSError.
     """
     try:
         yield
@@ -199,7 +200,7 @@ class PlanError(InputError):
 
 
 class PluginError(InputError):
-    """A plug-in cannot be imported or compiled, is written for another interface, or takes a name that is taken."""
+    """A plug-in cannot be imported or compiled, is written for another interface, or has a name that is taken."""
 
 
 class WeightsError(InputError):
@@ -265,6 +266,6 @@ class OutputError(RamergeError):
 
 
 class SendError(OutputError):
-    """The output could not be sent to its remote place. A repeated command uses the work that was done."""
+    """The output could not be uploaded. Repeating the command resumes from the finished work."""
 
     resumable: ClassVar[bool] = True

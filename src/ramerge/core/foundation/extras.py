@@ -1,4 +1,4 @@
-"""Optional packages: the command that installs an extra, missing packages, and data frames."""
+"""Optional packages: commands that install extras, messages about missing packages, and data frames."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import enumerated
 
 EVALUATION = "pip install . ./packages/ramerge-eval"
-"""The command that installs ramerge-eval in a checkout; once both are published, the extra `eval` does."""
+"""The command that installs ramerge-eval from a checkout; once both are published, the extra `eval` installs it."""
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra, such as `eval`, from where this ramerge was installed.
+    """Return the command that installs an extra, such as `report`, from the source of this installation.
 
-    Of a checkout or a wheel that is gone, the command names the extra's libraries instead.
+    If the checkout or wheel is gone, the command names the extra's libraries instead.
     """
     pip = "pip install" if find_spec("pip") else "uv pip install"
     origin: dict[str, Any] = {}
@@ -41,23 +41,23 @@ def install(extra: str) -> str:
 
 
 def _libraries(extra: str) -> list[str]:
-    """Requirements of extras, such as `eval,torch`, without those of other versions of Python."""
+    """Return the requirements of comma-separated extras, except those for other versions of Python."""
     requirements = (text.partition("; ") for text in distribution("ramerge").requires or ())
     conditions = {f"extra == '{name}'" for name in extra.split(",")}
     return sorted({library for library, _, condition in requirements if condition in conditions})
 
 
 def _shell_quote(text: str) -> str:
-    """A word in the quotes that shells need around brackets."""
+    """Quote a word with brackets for shells."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
-    """A sentence on missing packages, with the command that installs all of them; or nothing.
+    """Return a sentence that names missing packages and the command that installs them; empty if none is missing.
 
     Args:
-        extras: by extra, top-level names of modules, none of which is imported here.
-        who: subject and verb of the message, such as `prompts need`.
+        extras: top-level names of modules, by extra; they are not imported.
+        who: the sentence's subject and verb, such as `prompts need`.
     """
     absent = {extra: [name for name in modules if find_spec(name) is None] for extra, modules in extras.items()}
     lacking = [name.replace("_", "-") for names in absent.values() for name in names]
@@ -69,7 +69,7 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
 
 
 def data_frame(rows: Sequence[Mapping[str, object]]) -> Any:
-    """Make a pandas data frame, or say how to install pandas."""
+    """Return a pandas data frame; without pandas, raise an error that tells how to install it."""
     try:
         import pandas as pd
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Files that appear complete or not at all.
+"""Writes files so that they appear complete or not at all.
 
 A file is written under a hidden name in its folder and then renamed. The hidden file is locked while it is written.
-Its name is always the same, so the next process overwrites what a killed process left.
+Its name is always the same, so the next process overwrites the hidden file that a killed process left.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.systems import NO_LINK, NO_WAIT, PRIVATE, lock_file, user_id, write_at
 
 STANDARD_OUTPUT = Path("-")
-"""What names standard output in place of a file."""
+"""The path that stands for standard output."""
 
 _LONGEST_NAME = 255
-# What is wrong with a path itself, whatever is written there.
+# Errors that are due to the path itself.
 _WRONG_PATH = {
     errno.EACCES,
     errno.EEXIST,
@@ -46,7 +46,7 @@ _OF_THE_DEMO = ("base", "coder", "tool", "memory")
 
 
 def no_such_folder(path: Path, also: str = "") -> str:
-    """Message about a folder that does not exist, nor does `also`, with one that may be meant."""
+    """Return a message that a folder does not exist (nor does `also`), with a suggestion if a name is similar."""
     parent = path.parent
     siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
     if near := get_close_matches(path.name, siblings, n=1):
@@ -58,23 +58,23 @@ def no_such_folder(path: Path, also: str = "") -> str:
 
 
 def near_file(path: Path) -> str:
-    """The end of a message about a file that does not exist: one next to it that may be meant; empty for none."""
+    """Return a suggestion of a similar name in the same folder for a missing file; empty if there is none."""
     entries = islice(path.parent.iterdir(), 1000) if path.parent.is_dir() else ()
     near = get_close_matches(path.name, [entry.name for entry in entries if entry.is_file()], n=1)
     return f"; did you mean {path.parent / near[0]}?" if near else ""
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Make or replace a file, completely or not at all. A missing folder is made. Text is written as UTF-8.
+    """Create or replace a file, completely or not at all. Missing folders are created. Text is written as UTF-8.
 
     Raises:
-        OutputError: the folder cannot be made, or the file cannot be written.
+        OutputError: a folder cannot be created, or the file cannot be written.
     """
     write_files([(path, content)])
 
 
 def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
-    """Make or replace files, each completely. If one cannot be written, all stay as they are."""
+    """Create or replace files, each completely. If a file cannot be written, all stay as they are."""
     places = Counter(path.resolve() for path, _ in contents)
     if twice := [path for path, count in places.items() if count > 1]:
         raise OutputError(f"{path}: two outputs have this name; choose another place for one" for path in twice)
@@ -107,17 +107,17 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
 
 
 def _remove(folders: Iterable[Path]) -> None:
-    """Remove the empty ones, the innermost first."""
+    """Remove the folders that are empty, innermost first."""
     for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
         with suppress(OSError):
             folder.rmdir()
 
 
 def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
-    """Write files with `write_files`, and then print on standard output the text whose path is `-`.
+    """Write files with `write_files`, then print the text whose path is `-` on standard output.
 
     Raises:
-        OutputError: as for `write_file`.
+        OutputError: a file cannot be written.
         OSError: standard output cannot be written.
     """
     write_files([(path, content) for path, content in texts if path != STANDARD_OUTPUT])
@@ -128,7 +128,7 @@ def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
 
 
 def hidden_beside(path: Path, ending: str) -> Path:
-    """`.NAME.ending` next to a path. If that is too long, NAME is cut and gets a digest."""
+    """Return the path `.NAME.ending` next to a path. If it is too long, NAME is shortened and gets a digest."""
     name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
     if len(name) <= room:
         return path.parent / f".{path.name}.{ending}"
@@ -137,13 +137,13 @@ def hidden_beside(path: Path, ending: str) -> Path:
 
 
 def lock(path: Path, *, wait: bool) -> int:
-    """A descriptor of a file, locked until it is closed. A missing file is made.
+    """Open a file and lock it until the descriptor is closed. A missing file is created.
 
-    A file that another user made is removed first: its owner could change later what is written into it. On a file
-    system without locks, the file is not locked.
+    Another user's file is removed first, because its owner could later change its content. On a file system without
+    locks, the file is not locked.
 
     Raises:
-        BlockingIOError: another process holds it, and `wait` is off.
+        BlockingIOError: another process holds the lock, and `wait` is off.
         OSError: the file cannot be opened or locked, or removed.
     """
     while True:
@@ -165,7 +165,7 @@ def lock(path: Path, *, wait: bool) -> int:
 
 
 def check_own(folder: Path) -> None:
-    """Refuse a folder to which another user can write, or may have written."""
+    """Raise if another user can write to a folder, or may have written to it."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise OutputError(f"{folder}: is not a folder, but one is needed there; remove it")
@@ -186,7 +186,7 @@ def _is_foreign(status: os.stat_result, folder: Path) -> bool:
 
 
 def _new_file_status(folder: Path) -> os.stat_result:
-    """The status of a new file that is the user's alone. Some file systems show another owner, or all permissions."""
+    """Return the status of a new private file, because some file systems show another owner, or all permissions."""
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno())
 
@@ -200,7 +200,7 @@ def is_at(path: Path, descriptor: int) -> bool:
 
 
 class OpenFile:
-    """A descriptor, open until nothing holds it any more: neither a cache of open files nor a thread that uses it."""
+    """A file descriptor that is closed when nothing references it: neither a cache of open files nor a thread."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -210,7 +210,7 @@ class OpenFile:
 
 
 def write_all(descriptor: int, view: memoryview, offset: int) -> None:
-    """Write all of `view` at `offset`, in as many calls as it takes."""
+    """Write all of `view` at `offset`, with as many calls as necessary."""
     while view:
         nbytes = write_at(descriptor, view, offset)
         view, offset = view[nbytes:], offset + nbytes
@@ -220,13 +220,13 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def check_state(*paths: Path) -> None:
-    """Refuse state that is not made of regular files and folders only, at any depth; missing paths are fine.
+    """Raise if paths hold anything but regular files and folders, at any depth; missing paths are fine.
 
-    State is read and written again by its names, and its folder may come from a stranger: a link would lead out of the
-    folder, a pipe would block, and a device has no end. Called before anything in the folder is opened.
+    State is read and overwritten by name, and its folder may come from a stranger: a link would lead out of the folder,
+    a pipe would block, and a device has no end. Call this before anything in the folder is opened.
 
     Raises:
-        OutputError: a link, pipe, socket or device is there.
+        OutputError: there is a link, pipe, socket or device.
         OSError: a folder cannot be listed.
     """
     left = [path for path in paths if os.path.lexists(path)]
@@ -244,11 +244,11 @@ def check_state(*paths: Path) -> None:
 
 
 def read_state(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes. No link is followed, and no pipe is waited for.
+    """Read a regular file of at most `most` bytes. Links are not followed, and pipes do not block.
 
     Raises:
-        ValueError: it is not a regular file, or larger.
-        OSError: it cannot be read.
+        ValueError: the file is not regular, or is larger.
+        OSError: the file cannot be read.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | PRIVATE), "rb") as file:
         status = os.fstat(file.fileno())
@@ -266,7 +266,7 @@ _OF_CHECKPOINTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def check_file(path: Path) -> None:
-    """Refuse a path that cannot or should not be written, before there is anything to write. Leaves no file behind.
+    """Raise if a path cannot or should not be written, before there is anything to write. Leaves no file behind.
 
     Raises:
         RecipeError: the path is not a regular file, it belongs to a checkpoint, or its folder cannot be written to.
@@ -278,17 +278,17 @@ def check_file(path: Path) -> None:
         raise RecipeError(f"{path}: cannot be written: it is not a regular file; choose another path")
     if path.exists() and path.suffix != ".html" and any(any(path.parent.glob(name)) for name in _OF_CHECKPOINTS):
         raise RecipeError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
-    check_beside(path, path)
+    check_can_create(path, path)
 
 
-def check_beside(file: Path, named_file: Path) -> None:
-    """Refuse a file that cannot be made; messages are about `named_file`. Leaves no file and no folder behind.
+def check_can_create(path: Path, reported_path: Path) -> None:
+    """Raise an error about `reported_path` if a file cannot be created at `path`. Leaves no file or folder behind.
 
     Raises:
-        RecipeError: the path is wrong, or its folder cannot be written to.
+        RecipeError: the path is invalid, or its folder cannot be written to.
         OutputError: the disk fails.
     """
-    probe = hidden_beside(file, "partial")
+    probe = hidden_beside(path, "partial")
     try:
         with held():
             new_folders = [folder for folder in probe.parents if not folder.exists()]
@@ -302,7 +302,9 @@ def check_beside(file: Path, named_file: Path) -> None:
             finally:
                 _remove(new_folders)
     except OSError as error:
-        raise _failure(named_file, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError) from error
+        raise _failure(
+            reported_path, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError
+        ) from error
 
 
 def _failure(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:

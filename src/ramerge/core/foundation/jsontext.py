@@ -1,8 +1,8 @@
-"""JSON from untrusted files, checked against limits before it is parsed, and JSON that ramerge writes.
+"""Reads JSON from untrusted files, after checking it against limits, and writes JSON.
 
-Python's parser may need a hundred times the memory of the text. And values of a hostile text cause errors much later:
-a lone surrogate when a file is written, a number of 400 digits when it becomes a float, deep nesting in every function
-that walks over values. So such texts are refused here.
+Python's parser may need a hundred times the memory of the text. And values in a malicious text cause errors much later:
+a lone surrogate when a file is written, a number of 400 digits when it becomes a float, and deep nesting in every
+recursive function. So such texts are refused here.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _ESCAPE = re.compile(rb"\\[^u]")
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _WHOLE_OR_HALF = re.compile(rb"(\\[^u]|%b)|%b" % (_PAIR.pattern, _HALF.pattern))
-# Characters of a string to look at for escaping. Outside of strings, JSON has only printable ASCII and white space.
+# Characters that may need escaping. Outside of strings, JSON has only printable ASCII and white space.
 _CONTROLS = re.compile(r"[^\n -~]")
 
 
 @dataclass(frozen=True)
 class JsonLimits:
-    """The largest text that is accepted.
+    """Limits for a text.
 
     Attributes:
-        size: bytes.
-        signs: commas, colons and brackets outside of strings; this limits the number of values and keys.
-        depth: levels of nested lists and objects.
-        name: characters of a key.
-        digits: digits of a number in a row.
+        size: the most bytes.
+        signs: the most commas, colons and brackets outside of strings; limits the number of values and keys.
+        depth: the most levels of nested lists and objects.
+        name: the most characters of a key.
+        digits: the most consecutive digits of a number.
     """
 
     size: int
@@ -48,7 +48,7 @@ class JsonLimits:
 _SLICE = 1 << 20
 _SPACE = b" \t\r\n"
 
-# For a record with figures of every tensor: 50,000 tensors of two agents.
+# Enough for a record with figures of every tensor: 50,000 tensors of two agents.
 RECORD = JsonLimits(size=32_000_000, signs=2_000_000)
 
 
@@ -56,11 +56,11 @@ class Readable(Protocol):
     """A `Path`, or the name of a remote file."""
 
     def is_file(self) -> bool:
-        """Whether it is there, and is a regular file."""
+        """Whether the file exists and is regular."""
         ...
 
     def open(self, mode: Literal["rb"], /) -> BinaryIO:
-        """The file, for reading."""
+        """Open the file for reading."""
         ...
 
 
@@ -68,7 +68,7 @@ Pairs = list[tuple[str, object]]
 
 
 class _NotANumber(float):
-    """The NaN of JSON, which equals itself, so that values read from one text are equal. `!=` is that of floats."""
+    """A NaN that equals itself, so that values read from equal texts are equal. `!=` behaves as for floats."""
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -91,20 +91,20 @@ def parse(
     constants: bool = True,
     halves: Literal["refuse", "replace", "keep"] = "refuse",
 ) -> Any:
-    """The values of a text in UTF-8.
+    """Parse JSON text in UTF-8.
 
     Args:
-        text: the JSON.
-        limits: the largest text to accept.
-        on_repetition: gets the keys and values of each object that has a key more than once; the last value counts.
-        to_integer: makes a number from the text of an integer.
-        constants: whether NaN and Infinity are accepted. Python writes them, but JSON does not have them. If not,
-            numbers beyond the range of float64 are refused too.
-        halves: what to do with halves of surrogate pairs, which are not characters: refuse the text, replace them by
+        text: the JSON text.
+        limits: the limits for the text.
+        on_repetition: called with the keys and values of each object with a repeated key; the last value counts.
+        to_integer: converts the text of an integer.
+        constants: whether NaN and Infinity are accepted, which Python writes, but JSON does not define. If not, numbers
+            beyond the range of float64 are refused, too.
+        halves: how to treat lone halves of surrogate pairs, which are not characters: refuse the text, replace them by
             question marks, or keep them.
 
     Raises:
-        ValueError: it is not JSON, or exceeds a limit; the message says which.
+        ValueError: the text is not JSON, or exceeds a limit, which the message names.
     """
     longest = check(text, limits)
     if halves != "keep" and b"\\u" in text and _HALF.search(_PAIR.sub(b"", _ESCAPE.sub(b"", text))):
@@ -134,7 +134,7 @@ def parse(
         raise ValueError("is nested too deeply") from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        if "\n" not in error.doc.strip():  # a line of a file, which callers number
+        if "\n" not in error.doc.strip():  # a line of a file, whose number callers add
             place = f"column {min(error.pos, len(error.doc.rstrip())) + 1}"
         raise ValueError(f"is not JSON ({error.msg}, {place})") from error
 
@@ -149,15 +149,15 @@ def _finite(text: str) -> float:
 
 
 def check(text: bytes, limits: JsonLimits) -> int:
-    """Refuse a text that exceeds a limit, before it is parsed. The length of keys is not checked here.
+    """Check a text against limits before it is parsed, except for the length of keys.
 
-    Counts only signs outside of strings. In UTF-8, no byte of a non-ASCII character equals one of the signs.
+    Only signs outside of strings count. In UTF-8, no byte of a non-ASCII character equals one of the signs.
 
     Returns:
-        A number of characters that no string exceeds.
+        An upper bound for the length of strings.
 
     Raises:
-        ValueError: it exceeds a limit; the message says which.
+        ValueError: the text exceeds a limit, which the message names.
     """
     if len(text) > limits.size:
         raise ValueError(f"has {len(text):,} bytes, more than the {limits.size:,} that are allowed")
@@ -173,13 +173,13 @@ def check(text: bytes, limits: JsonLimits) -> int:
     # match only at the first digit of a number, so that the time is linear in the text
     if re.search(rb"(?<![0-9])[0-9]{%d}" % (limits.digits + 1), outside):
         raise ValueError(f"holds a number of more than {limits.digits:,} digits")
-    if opening > limits.depth and nesting(outside) > limits.depth:
+    if opening > limits.depth and max_nesting(outside) > limits.depth:
         raise ValueError(f"is nested more than {limits.depth} deep")
     return len(text) if bare is not text else max(map(len, pieces[1::2]), default=0)
 
 
-def nesting(text: bytes) -> int:
-    """The largest number of brackets that are open at once, in strings too."""
+def max_nesting(text: bytes) -> int:
+    """Return the depth of nested brackets, including brackets in strings."""
     import numpy as np  # half of the time that `ramerge --help` would take
 
     brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)
@@ -188,11 +188,11 @@ def nesting(text: bytes) -> int:
 
 
 def read_object(path: Readable, limits: JsonLimits, *, constants: bool = True) -> dict[str, Any]:
-    """The JSON object in an untrusted file; `typedjson` reads those that have a class.
+    """Read the JSON object in an untrusted file; use `typedjson` to read it into a dataclass.
 
     Raises:
-        ValueError: it is not a regular file, not JSON, not an object, or exceeds a limit.
-        OSError: it cannot be read.
+        ValueError: the file is not regular, is not JSON, is not an object, or exceeds a limit.
+        OSError: the file cannot be read.
     """
     # reading a pipe would block, and reading a device would never end
     if not path.is_file():
@@ -208,10 +208,10 @@ def read_object(path: Readable, limits: JsonLimits, *, constants: bool = True) -
 
 
 def damage(file: BinaryIO, limits: JsonLimits) -> str | None:
-    """The reason why a file is no JSON object; None if it is one, or if it is larger than the limit and looks like one.
+    """Return why a file is not a JSON object; None if it is, or if it exceeds the size limit and looks like an object.
 
-    A larger file is not parsed, which would take long. It has to be UTF-8 from brace to brace, so that one that is
-    truncated, in another encoding, or was preallocated and not written whole is told. It is never in memory as a whole.
+    A larger file is not parsed, which would take long, and is never wholly in memory. It must be UTF-8 and begin and
+    end with braces, so that files are detected that are truncated, in another encoding, or incompletely written.
     """
     text = file.read(limits.size + 1)
     if not text.strip(_SPACE):
@@ -243,7 +243,7 @@ def damage(file: BinaryIO, limits: JsonLimits) -> str | None:
 
 
 def dumped(values: object, *, indent: int | None = 2, constants: bool = False) -> str:
-    """The text of a file or of `--json`, with a line end. Printable characters stay as they are; others are escaped.
+    """Return JSON text with a final newline, for a file or `--json`. Unprintable characters are escaped.
 
     Raises:
         ValueError: a number is infinite or NaN, and `constants` does not allow it.

@@ -1,4 +1,4 @@
-"""Resources that this process may use, and has used. Imports no library that fails under low limits."""
+"""The resources that this process may use and has used. Imports no library that fails under low limits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from ramerge.core.foundation.errors import PlanError
 from ramerge.core.foundation.systems import address_space, machine_memory, peak_resident
 
-# Measured: a merge that compiles its kernels maps two thirds of this, and uses a fifth of what it maps.
+# Measured: a merge that compiles its kernels maps two thirds of this, and uses a fifth of the mapped memory.
 _LEAST_BYTES = 1_250_000_000
-# The stack and the buffers of a thread of OpenBLAS. NumPy and SciPy each start a thread for each processor.
+# Stack and buffers of an OpenBLAS thread. NumPy and SciPy each start a thread for each processor.
 _THREAD_BYTES = 100_000_000
 
 
 def check_limits() -> None:
-    """Refuse a limit of the address space (`ulimit -v`) under which numba, LLVM or OpenBLAS would hang or abort.
+    """Raise if the address space is so limited (`ulimit -v`) that numba, LLVM or OpenBLAS would hang or abort.
 
-    Under any limit, set the number of OpenBLAS threads to what fits.
+    Under a higher limit, reduce the number of OpenBLAS threads to fit.
     """
     limit = address_space()
     if limit is None:
@@ -34,14 +34,14 @@ def check_limits() -> None:
 
 
 def processors() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory() -> int:
-    """The memory that this process may use, in bytes: the machine's, or less in a container."""
+    """Return the memory that this process may use, in bytes: the machine's, or less in a container."""
     nbytes = machine_memory()
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -51,9 +51,9 @@ def memory() -> int:
 
 @cache
 def boot() -> str:
-    """Identity of the machine's current boot: files written during it are in its memory or on its disk.
+    """Return an identifier of the machine's current boot. Files that were written since the boot are not lost.
 
-    Where a system has none, it is another one for each process.
+    On a system without boot ids, it differs for each process.
     """
     with suppress(OSError):
         return f"{platform.node()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
@@ -61,9 +61,9 @@ def boot() -> str:
 
 
 def peak_memory() -> int:
-    """The largest resident memory of this process so far, in bytes.
+    """Return the largest resident memory of this process so far, in bytes.
 
-    On Linux not from `ru_maxrss`, because that starts with the peak of the parent process.
+    On Linux, it is not read from `ru_maxrss`, which starts with the peak of the parent process.
     """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""A process's signals and its standard streams. Imports nothing slow, because a signal may come at once."""
+"""Signals and standard streams of a process. Imports nothing slow, because a signal may arrive at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # importing typing takes longer than all imports of this modu
 
 
 def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    """Make `handler` the handler of the signals that end the process.
+    """Install `handler` for the signals that end the process.
 
-    Signals that the parent process has set to be ignored stay ignored: SIGHUP under `nohup`, and SIGINT in the
-    background of a script.
+    Signals that the parent process ignores stay ignored, such as SIGHUP under `nohup`, and SIGINT for a background
+    process of a script.
     """
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -26,21 +26,21 @@ def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers)
 
 
 def ignore() -> None:
-    """Ignore further signals, so that they cannot interrupt the clean-up after the first one."""
+    """Ignore further signals, so that they cannot interrupt the clean-up after the first signal."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
 
 def interruption(number: int, outcome: str) -> str:
-    """The message of a process stopped by a signal. `outcome` names the outputs that are left."""
+    """Return the message of a process that a signal stopped. `outcome` names the complete outputs."""
     return f"error: stopped by {signal.Signals(number).name}; {outcome}"
 
 
 def fill_streams() -> None:
     """Open the null device in place of closed standard streams.
 
-    Otherwise the next opened file would get the number of a closed stream, and output of libraries would go into it.
-    Output on standard output would be lost there, so writing to it fails, as on a full disk.
+    Otherwise the next opened file would get the number of a closed stream, and libraries would print into it. A closed
+    standard output is opened only for reading, so that writing to it fails instead of losing the text.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

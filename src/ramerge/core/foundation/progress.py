@@ -1,4 +1,4 @@
-"""Events of long work, and who listens to them."""
+"""Progress events of long work, and their listeners."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a stage: `done` of `total`, in bytes unless `unit` names another unit.
+    """Progress of a stage of work: `done` of `total`, in bytes unless `unit` names another unit.
 
-    Bytes count when their block is done. Of a method that solves for whole matrices, a block is a matrix, so `done` may
-    stand still for as long as one takes.
+    Bytes count when their block is done. For a method that solves for whole matrices, a block is a whole matrix, so
+    `done` does not grow while a matrix is solved for.
 
     The first merge with a method and a number of agents compiles its kernels during another stage. This is reported
-    as `compiling kernels`. Its `total` grows with every kernel that is needed, and its `note` names method and number.
+    under the name `compiling kernels`, whose `total` grows with every kernel, and whose `note` names the method and the
+    number of agents.
 
     Attributes:
-        stage: name of the work.
-        done: how much of it.
-        total: of how much.
+        stage: the name of the work.
+        done: the finished part.
+        total: all of the work.
         unit: `bytes`, or the name of the counted things.
-        note: further figures.
+        note: further details.
 
     Example:
         >>> stages = set()

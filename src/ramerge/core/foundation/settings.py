@@ -1,4 +1,4 @@
-"""Options of a run, checked: their types, and the limits of threads and memory."""
+"""Checks the options of a run: their types, and the limits of threads and memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """The user's limits.
+    """The user's limits of threads and memory.
 
     Attributes:
-        threads: worker threads; None for one for each processor, and two more because threads wait for disks.
+        threads: worker threads; None for one per processor plus two, because threads wait for disks.
+        memory: bytes; None for no limit.
     """
 
     threads: int | None
@@ -28,10 +29,10 @@ class ResourceLimits:
 
 
 def check_settings(name: str, settings: object, kind: type) -> None:
-    """Refuse settings of another type, such as a mapping in place of `Options`.
+    """Raise for settings of another type, such as a mapping in place of `Options`.
 
     Raises:
-        RecipeError: they are no `kind`; the message has the form to write.
+        RecipeError: the settings are not a `kind`; the message shows the correct form.
     """
     if isinstance(settings, kind):
         return
@@ -44,10 +45,10 @@ def check_settings(name: str, settings: object, kind: type) -> None:
 
 
 def check_options(options: Options) -> None:
-    """Refuse options, or groups of them, of another type.
+    """Raise for options, or groups of options, of another type.
 
     Raises:
-        RecipeError: they are no `Options`, or a group is no `Upload` or `Ray`.
+        RecipeError: the options are not an `Options`, or a group is not an `Upload` or `Ray`.
     """
     check_settings("options", options, Options)
     check_settings("upload", options.upload, Upload)
@@ -56,14 +57,14 @@ def check_options(options: Options) -> None:
 
 
 def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLimits:
-    """The limits of a run, checked.
+    """Check and return the limits of a run.
 
     Args:
         threads: worker threads.
         max_memory: bytes, or a size such as `2GB`.
 
     Raises:
-        RecipeError: a value is not possible.
+        RecipeError: a value is invalid.
     """
     if threads is not None and not (isinstance(threads, int) and 1 <= threads <= _MOST_THREADS):
         raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {literal(threads)}")
@@ -74,15 +75,15 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLi
 
 
 def too_little(memory: int, least: int) -> str:
-    """The message that a limit of memory is less than `least`, the bytes that suffice."""
+    """Return the message that a memory limit is too low; `least` is the number of bytes that suffice."""
     return f"--max-memory: {memory:,} bytes are too little; give at least {-(-least // 1_000_000)}MB"  # rounded up
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of `5GB` (10^9), `500MiB` (2^20) or a plain number.
+    """Return the bytes of a size such as `5GB` (10^9), `500MiB` (2^20) or a plain number.
 
     Raises:
-        ValueError: not a size, not larger than zero, or so small that the unit must be missing.
+        ValueError: the text is not a size, not larger than zero, or so small that a unit is probably missing.
     """
     if isinstance(text, int) and is_too_large(text):
         raise ValueError(f"a number of more than {MOST_BITS} bits is no size")

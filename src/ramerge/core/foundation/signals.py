@@ -1,9 +1,8 @@
-"""Delay signals until an output is in its place, or until an unfinished output is removed, and lose none.
+"""Delays signals until an output is in its place, or until an unfinished output is removed, and loses none.
 
 Python runs signal handlers at any point of the main thread. A handler that raises could interrupt two renames that
-belong together, or a clean-up. Where what it raises cannot be caught, Python drops it: in callbacks of weak references,
-such as those of the locks of imports, and in `__del__`. So what is dropped is noted, and raised again where work looks
-at how far it is.
+belong together, or a clean-up. Python drops exceptions in `__del__` and in callbacks of weak references, such as those
+of import locks. So dropped exceptions are noted, and raised again where long work reports its progress.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _pending_signals: list[int] = []
 
 
 class Guard:
-    """Passes one signal on to its previous handler until `hold` is called. All later signals wait for `release`.
+    """Passes the first signal to its previous handler, unless `hold` was called. Other signals wait for `release`.
 
-    A clean-up follows the first signal, so the signals after it wait too. Signals without a handler are not changed.
-    Outside of the main thread nothing is changed.
+    A clean-up follows the first signal, so later signals wait, too. Signals without a Python handler are not affected.
+    Outside of the main thread, a guard does nothing.
     """
 
     def __init__(self) -> None:
@@ -44,11 +43,11 @@ class Guard:
                 signal.signal(number, self._handle)
 
     def hold(self) -> None:
-        """Let all signals wait from now on."""
+        """Delay all signals from now on."""
         self._is_held = True
 
     def release(self) -> None:
-        """Restore the handlers, and give them the signal that came in the meantime. The handler may raise."""
+        """Restore the handlers, and raise the signal that arrived in the meantime. Its handler may raise."""
         self._is_held = False
         for number, handler in self._before.items():
             if signal.getsignal(number) == self._handle:
@@ -66,7 +65,7 @@ class Guard:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let signals wait until the `with` block ends."""
+    """Delay signals until the `with` block ends."""
     guard = Guard()
     try:
         guard.install()
@@ -90,6 +89,6 @@ def note_dropped() -> None:
 
 
 def raise_dropped() -> None:
-    """Raise the stop of a signal that arrived where Python drops exceptions. Call it in every long loop."""
+    """Raise a `StoppedError` that Python dropped. Call this in every long loop."""
     if _pending_signals:
         raise StoppedError(_pending_signals.pop())

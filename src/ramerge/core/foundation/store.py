@@ -1,8 +1,8 @@
-"""The cache in the user's cache folder, for data that can be made again, such as machine code.
+"""The cache in the user's cache folder, for data that can be recreated, such as machine code.
 
 A file is read only if it belongs to the user and no other user can write to it. It must hold the requested key, and its
-digest must be right. Clearing removes only what has a name that the cache gives and belongs to the user: the folder
-that `RAMERGE_CACHE` names may hold other things, and so may what a link leads to. `read` and `write` never raise.
+digest must be correct. Cleaning removes only the user's own files with names of the cache, because the folder in
+`RAMERGE_CACHE`, or the target of a link, may hold other files. `read` and `write` never raise.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DAY = 86400
 _DIGEST = 32
 _TAG = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of ramerge; see https://bford.info/cachedir/\n"
-# A digest in hexadecimal, as of a file or folder that is complete, or of one that is being made or is a lock.
+# A hexadecimal digest, the name of a complete entry; with dot and ending, of an unfinished entry or a lock.
 _NAME = re.compile(r"\.?([0-9a-f]{40}|[0-9a-f]{64})(\.\w+)?")
 
 
 def folder(kind: str) -> Path | None:
-    """The folder of one kind of files: in `$RAMERGE_CACHE/ramerge` or the user's cache folder; None without a home."""
+    """Return the folder for a kind, in `$RAMERGE_CACHE/ramerge` or the user's cache folder; None without a home."""
     environment_folder = os.environ.get("RAMERGE_CACHE")
     if environment_folder:
         return Path(environment_folder) / "ramerge" / kind
@@ -46,12 +46,12 @@ def folder(kind: str) -> Path | None:
 
 @contextlib.contextmanager
 def entry(path: Path) -> Iterator[None]:
-    """Fill a folder of the cache in the `with` block, or find it complete; it counts as used now.
+    """Prepare a cache folder that the `with` block fills unless it is complete, and mark it as used.
 
     Files that were not used for 90 days are removed.
 
     Args:
-        path: in the folder of a kind; named after a digest. The block makes it.
+        path: a folder within the folder of a kind, named after a digest. The block creates it.
     """
     try:
         _make(path.parent)
@@ -66,7 +66,7 @@ def entry(path: Path) -> Iterator[None]:
 
 
 def _make(home: Path) -> None:
-    """Make a cache folder, and mark the one around it, so that backups leave it out (https://bford.info/cachedir/)."""
+    """Create a cache folder, and tag its parent so that backups leave it out (https://bford.info/cachedir/)."""
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     home.mkdir(mode=0o700, exist_ok=True)
     with contextlib.suppress(FileExistsError), (home.parent / _TAG).open("x") as file:
@@ -74,7 +74,7 @@ def _make(home: Path) -> None:
 
 
 def read(kind: str, key: bytes) -> bytes | None:
-    """The payload that was written under a key of 32 bytes; None if it is missing or not trusted."""
+    """Return the payload that was written under a 32-byte key; None if it is missing or not trusted."""
     home = folder(kind)
     if home is None:
         return None
@@ -87,7 +87,7 @@ def read(kind: str, key: bytes) -> bytes | None:
 
 
 def write(kind: str, key: bytes, payload: bytes) -> None:
-    """Keep `payload` under a key of 32 bytes, if possible. Remove files that were not used for 90 days."""
+    """Store `payload` under a 32-byte key, if possible. Remove files that were not used for 90 days."""
     home = folder(kind)
     if home is None:
         return
@@ -105,7 +105,7 @@ def write(kind: str, key: bytes, payload: bytes) -> None:
 
 
 def _read_own(path: Path) -> bytes:
-    """The content of a regular file that only the user owns and can write; else empty. Updates its time of use."""
+    """Read a regular file that the user owns and only the user can write; otherwise empty. Update its time of use."""
     # without O_NONBLOCK, opening a pipe would block
     with os.fdopen(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | PRIVATE), "rb") as file:
         status = os.fstat(file.fileno())
@@ -119,7 +119,7 @@ def _read_own(path: Path) -> bytes:
 
 
 def sweep(home: Path) -> None:
-    """Remove files and folders of the cache that were not used for 90 days, if the user owns them. Follow no link."""
+    """Remove the user's cache files and folders that were not used for 90 days. Links are not followed."""
     if home.is_symlink() or home.parent.is_symlink():
         return
     oldest = time.time() - _UNUSED

@@ -8,5 +8,5 @@ from importlib.resources import files
 
 @cache
 def page_styles() -> str:
-    """CSS of all pages, for light and dark, for screens of all widths, and for paper."""
+    """Return the CSS of all pages, for light and dark mode, screens of any width, and paper."""
     return files("ramerge.core.foundation").joinpath("page.css").read_text(encoding="utf-8")

@@ -1,8 +1,7 @@
-"""Calls that not every operating system has, each with a fallback. Imports nothing slow.
+"""System calls that not every operating system has, each with a fallback. Imports nothing slow.
 
-Names are looked up once, when this module is imported, so that the fast call costs what it costs. No other module of
-merging uses these names of `os`, `fcntl` and `resource` directly; `tests/foundation/test_systems.py` merges without
-them.
+Names are looked up once, when this module is imported, so a call has no overhead. No other module used by a merge uses
+these names of `os`, `fcntl` and `resource` directly; `tests/foundation/test_systems.py` merges without them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:  # importing typing takes longer than all imports of this modu
 
 
 def _optional(name: str) -> Any:
-    """A module of the standard library that some systems do not have; None there."""
+    """Import a module of the standard library; None on systems that do not have it."""
     try:
         return import_module(name)
     except ImportError:
@@ -32,14 +31,14 @@ _fcntl, _msvcrt, _resource = _optional("fcntl"), _optional("msvcrt"), _optional(
 # --- flags of os.open; 0 where a system has no such flag -------------------------------------------------------------
 
 PRIVATE: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-"""Not for processes that are started, and no translation of line ends."""
+"""Do not inherit the descriptor in child processes, and do not translate line ends."""
 
 NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
 
 # --- reading and writing by position ---------------------------------------------------------------------------------
 
-_moving = threading.Lock()  # threads share a descriptor and so its position
+_moving = threading.Lock()  # threads share a descriptor, and therefore its position
 
 
 def _read_at(descriptor: int, nbytes: int, position: int) -> bytes:
@@ -61,28 +60,28 @@ def _write_at(descriptor: int, view: memoryview | bytes, position: int) -> int:
 
 
 read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_at)
-"""`os.pread`."""
+"""`os.pread`, or a fallback."""
 
 read_into: Callable[[int, list[memoryview], int], int] = getattr(os, "preadv", _read_into)
-"""`os.preadv`, with one view of bytes."""
+"""`os.preadv` with one view, or a fallback."""
 
 write_at: Callable[[int, memoryview, int], int] = getattr(os, "pwrite", _write_at)
-"""`os.pwrite`."""
+"""`os.pwrite`, or a fallback."""
 
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-"""Bring a file's content to the disk, and of its metadata only what reading needs where the system has such a call."""
+"""Flush a file's content to the disk, if possible with no more metadata than reading it requires."""
 
 
 def will_need(descriptor: int, position: int, nbytes: int) -> None:
-    """Announce reads of bytes to the system, where it has a call for that."""
+    """Announce a read to the system, if it has a call for that."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, position, nbytes, os.POSIX_FADV_WILLNEED)
 
 
 def sync_folder(path: os.PathLike[str]) -> None:
-    """Bring a folder's list of files to the disk. Windows opens no folders and needs none of this."""
+    """Flush a folder's entries to the disk. Does nothing on Windows, which cannot open folders."""
     if sys.platform == "win32":
         return
     descriptor = os.open(path, os.O_RDONLY | PRIVATE)
@@ -94,12 +93,12 @@ def sync_folder(path: os.PathLike[str]) -> None:
 
 # --- locks -----------------------------------------------------------------------------------------------------------
 
-# Windows keeps others from reading bytes that are locked, so the locked byte lies behind all content.
+# Windows keeps other processes from reading locked bytes, so the locked byte lies beyond all content.
 _LOCKED_BYTE = 1 << 30
 
 
 def lock_file(descriptor: int, *, is_shared: bool = False, wait: bool = False) -> None:
-    """Lock an open file until it is closed. Without locks of files in the system, do nothing.
+    """Lock an open file until it is closed. Do nothing if the system has no file locks.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is off.
@@ -131,7 +130,7 @@ def _lock_byte(descriptor: int, wait: bool) -> None:
 
 
 def user_id() -> int:
-    """The owner of files that a process makes; 0 where files have no owner, as in `os.stat` there."""
+    """Return the owner of files that this process creates; on systems without owners 0, as in `os.stat`."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
@@ -142,13 +141,13 @@ STOPPING: tuple[signal.Signals, ...] = tuple(
 
 
 def after_fork_in_child(function: Callable[[], object]) -> None:
-    """Have a function called in every child that is forked."""
+    """Register a function that is called in every forked child process."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 
 
 def address_space() -> int | None:
-    """The limit of this process's address space in bytes; None if there is none."""
+    """Return the limit of this process's address space in bytes; None if there is none."""
     if _resource is None:
         return None
     limit: int = _resource.getrlimit(_resource.RLIMIT_AS)[0]
@@ -156,7 +155,7 @@ def address_space() -> int | None:
 
 
 def peak_resident() -> int:
-    """The largest resident memory of this process, of its parent at the fork included, in bytes; 0 if unknown."""
+    """Return the largest resident memory of this process in bytes, including its parent's at the fork; 0 if unknown."""
     if _resource is None:
         return 0
     peak: int = _resource.getrusage(_resource.RUSAGE_SELF).ru_maxrss
@@ -169,7 +168,7 @@ _UNKNOWN_MEMORY = 8 << 30
 
 
 def machine_memory() -> int:
-    """The machine's memory in bytes; 8 GiB if it is unknown."""
+    """Return the machine's memory in bytes; 8 GiB if it is unknown."""
     if hasattr(os, "sysconf"):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return _windows_memory() if sys.platform == "win32" else _UNKNOWN_MEMORY

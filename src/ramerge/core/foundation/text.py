@@ -1,8 +1,8 @@
-"""Untrusted text, made safe to show and to write.
+"""Makes untrusted text safe to show and to write.
 
 Names of tensors, files, keys and models come from downloads. If they are shown unchanged, they can clear a terminal,
-reverse the order of its letters, or look like a line of ramerge's own. All output for people goes through `one_line` or
-`message`. Markdown, CSV and JSON have functions of their own.
+reverse the order of its letters, or imitate ramerge's own output. All text that people read goes through `one_line` or
+`message`. Markdown, CSV and JSON have their own functions.
 """
 
 from __future__ import annotations
@@ -16,60 +16,60 @@ from typing import Any, TypeVar, cast
 Plain = TypeVar("Plain")
 
 MOST = 2000
-"""The most characters of a message. The middle of a longer one is left out."""
+"""The most characters of a message. The middle of a longer message is left out."""
 
 MOST_NAMES = 3
-"""The number of names that a message lists of many."""
+"""The most names that a message lists."""
 
 _MOST_ROWS = 1000
 """The most rows of a table in a notebook."""
 
 MOST_ALIKE = 10
-"""The number of problems shown of those that are alike, such as those of records in one file."""
+"""The most similar problems that are shown, such as problems of records in one file."""
 
 NOT_UTF8 = "the path holds bytes that are not UTF-8; rename the folder"
-"""About a path that recipes and records, which are UTF-8, cannot name."""
+"""The message about a path that cannot be written into recipes and records, which are UTF-8."""
 
-# Letters and marks that are invisible, although Unicode counts them as printable.
+# Characters that are invisible although Unicode counts them as printable.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 _CONTINUATION = re.compile(r"\n(?=    )")
-# Where an address begins, well or badly typed.
+# The beginning of an address, correct or mistyped.
 _SCHEME = r"(?:://+|\b(?:https?|s3|gs|az)(?::/*|//)(?=\S))"
 _ADDRESS = re.compile(_SCHEME, re.IGNORECASE)
-# The parts of an address that may be secret: user and password, and a query, which may be a signature, or a fragment.
+# The parts of an address that may be secret: user and password, the query, which may be a signature, and the fragment.
 _HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
 _QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
-# How alike two names must be for a suggestion; `float8` and `float64` are 0.77.
+# How similar two names must be for a suggestion; `float8` and `float64` have 0.77.
 _NEAR, _VERY_NEAR = 0.6, 0.8
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
 def _clean(text: str) -> str:
-    """Text that can be encoded as UTF-8: lone halves of surrogate pairs become question marks."""
+    """Make text encodable as UTF-8: replace lone halves of surrogate pairs by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def printable(text: str) -> str:
-    """Text without control characters: they become question marks. White space stays."""
+    """Replace control characters by question marks. White space stays."""
     return "".join(character if character.isprintable() or character.isspace() else "?" for character in text)
 
 
 def shown(value: object, most: int = 200) -> str:
-    """The beginning of `str(value)`, in one line that a terminal can show."""
+    """Return the beginning of `str(value)` on one line that is safe for a terminal."""
     text = str(value)
     line = " ".join(printable(_clean(text[: 10 * most])).split())
     return line if len(line) <= most and len(text) <= 10 * most else f"{line[:most]}..."
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be encoded as UTF-8; one with lone halves of surrogate pairs cannot."""
+    """Whether a text can be encoded as UTF-8; text with lone halves of surrogate pairs cannot."""
     return _clean(text) == text
 
 
 def one_line(text: str) -> str:
-    """Text on one line, with invisible and control characters escaped, such as `\\x1b`."""
+    """Escape invisible characters and control characters, line ends included, such as `\\x1b`."""
     if text.isprintable() and not _INVISIBLE.search(text):
         return text
     return "".join(
@@ -79,7 +79,7 @@ def one_line(text: str) -> str:
 
 
 def brief(text: str, most: int = MOST) -> str:
-    """Text of about `most` characters. A longer text loses its middle and names its full length."""
+    """Shorten text to about `most` characters: replace the middle by the number of missing characters."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -87,7 +87,7 @@ def brief(text: str, most: int = MOST) -> str:
 
 
 def enumerated(names: Sequence[str]) -> str:
-    """`a`, `a and b`, or `a, b and c`."""
+    """Join names as `a`, `a and b`, or `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -103,47 +103,47 @@ def quantity(count: int, noun: str, plural: str = "") -> str:
 
 
 def few_quoted(names: Sequence[str], count: int | None = None) -> str:
-    """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
+    """List the first three names, quoted, and the number of others. `count`: the total, if `names` are only some."""
     return brief_list([*map(quoted, names[:MOST_NAMES])], len(names) if count is None else count)
 
 
 def brief_list(items: Sequence[str], count: int | None = None) -> str:
-    """The first three items of `count`, and how many there are more; without a count, these are all."""
+    """List the first three items, and the number of others. `count`: the total, if `items` are only some."""
     more = (len(items) if count is None else count) - min(len(items), MOST_NAMES)
     return ", ".join(items[:MOST_NAMES]) + (f" and {more:,} more" if more else "")
 
 
 def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:
-    """The first problems of many alike, and the number of the others.
+    """Return the first ten of many similar problems, and the number of the others.
 
     Args:
-        problems: the first ten at least.
-        count: how many there are; None if these are all.
+        problems: all problems, or at least the first ten.
+        count: how many problems there are; None if `problems` holds all.
     """
     more = (len(problems) if count is None else count) - MOST_ALIKE
     return [*problems[:MOST_ALIKE], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def decimals(value: float, digits: int) -> str:
-    """A number with so many decimals; without a sign where it rounds to zero."""
+    """Format a number with a fixed number of decimals, without a minus sign if it rounds to zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 MOST_BITS = 63
-"""The largest whole number in a recipe or a flag, in bits: more fits no seed and no size."""
+"""The most bits of a whole number in a recipe or a flag; no seed or size needs more."""
 
 TOO_LARGE = (
     f"a whole number of more than {MOST_BITS} bits is no value of a key; write a large real number with an exponent, "
     "such as 1e30"
 )
-"""About a whole number in a recipe or a flag that is larger."""
+"""The message about a larger whole number in a recipe or a flag."""
 
 UNREADABLE = re.compile(r"(?<![0-9_])[0-9][0-9_]{600,}")
-"""Digits of a whole number that are so many that Python may refuse to read them: 640 at least, by its settings."""
+"""Matches whole numbers with so many digits that Python may refuse to read them: its limit is at least 640."""
 
 
 def is_too_large(value: object) -> bool:
-    """Whether plain values hold a whole number of more than `MOST_BITS`, of which Python may refuse to print digits."""
+    """Whether plain values contain a whole number of more than `MOST_BITS`, which Python may refuse to print."""
     if isinstance(value, dict):
         return any(map(is_too_large, (*value, *value.values())))
     if isinstance(value, list | tuple):
@@ -152,7 +152,7 @@ def is_too_large(value: object) -> bool:
 
 
 def literal(value: object) -> str:
-    """`repr(value)`, also of values for which Python refuses it because a whole number has too many digits."""
+    """Return `repr(value)`, or a description if Python refuses to print a whole number with too many digits."""
     try:
         return repr(value)
     except ValueError:
@@ -160,23 +160,23 @@ def literal(value: object) -> str:
 
 
 def quoted(text: object, most: int = 120) -> str:
-    """An untrusted name or value for a message, quoted and shortened."""
+    """Quote and shorten an untrusted name or value for a message."""
     return brief(without_secrets(one_line(literal(text))), most)
 
 
 def message(text: str) -> str:
-    """A message with untrusted names in it, escaped, shortened and `without_secrets`.
+    """Escape and shorten a message that contains untrusted names, and remove secrets.
 
-    Its further lines are indented by four spaces. A line break without these comes from untrusted text, and is
-    escaped.
+    Continuation lines of a message are indented by four spaces. A line break without this indent comes from untrusted
+    text, and is escaped.
     """
     return "\n".join(map(one_line, _CONTINUATION.split(brief(without_secrets(text)))))
 
 
 def without_secrets(values: Plain) -> Plain:
-    """Remove user, password, query and fragment from the addresses in a text, or in plain values.
+    """Remove user, password, query and fragment from addresses in a text, or in plain values.
 
-    A path may hold spaces, so everything that looks like a query after the beginning of an address is left out.
+    A path may contain spaces, so everything after the beginning of an address that looks like a query is removed.
     """
     result: Any = values
     if isinstance(values, str) and (match := _ADDRESS.search(values)):
@@ -195,7 +195,7 @@ def _without_user(match: re.Match[str]) -> str:
 
 
 def visible(values: Any) -> Any:
-    """Plain values in which every text, also every key, is escaped by `one_line`."""
+    """Escape every text in plain values, including keys, with `one_line`."""
     if isinstance(values, str):
         return one_line(values)
     if isinstance(values, dict):
@@ -204,12 +204,12 @@ def visible(values: Any) -> Any:
 
 
 def markdown(text: str) -> str:
-    """Text on one line, escaped so that Markdown shows it literally."""
+    """Escape text so that Markdown shows it literally, on one line."""
     return _MARKDOWN.sub(r"\\\1", one_line(text))
 
 
 def csv_cell(value: object) -> object:
-    """A value for a CSV table. Text that a spreadsheet would read as a formula gets an apostrophe at its beginning."""
+    """Return a value for a CSV table; text that a spreadsheet would read as a formula is prefixed by an apostrophe."""
     if not isinstance(value, str):
         return value
     text = one_line(value)
@@ -217,7 +217,7 @@ def csv_cell(value: object) -> object:
 
 
 def nearest(name: str, candidates: Iterable[str], cutoff: float = _NEAR) -> str | None:
-    """The known name that is most like a mistyped one, or with which it begins, as `base_model` does; or None."""
+    """Return the candidate most similar to a mistyped name, or a prefix of it, as `base` of `base_model`; or None."""
     # a plus may be spelled out, as in file names
     plus = ("+", "plus", "p")
     by_lower_case = {candidate.lower().replace("+", each): candidate for candidate in candidates for each in plus}
@@ -228,13 +228,13 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = _NEAR) -> str 
 
 
 def unknown(what: str, name: str, known_names: Sequence[str], *, few: bool = False) -> str:
-    """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names.
+    """Return a message such as `unknown key 'agnets'; did you mean 'agents'?`, or with the list of known names.
 
     Args:
-        what: the kind of thing that is named.
-        name: the name.
-        known_names: all that are known.
-        few: whether they are so few that they are always listed; then only a name that is very near is suggested.
+        what: the kind of thing, such as `key`.
+        name: the unknown name.
+        known_names: all known names.
+        few: whether to always list the known names, because they are few; then only a very similar name is suggested.
     """
     near = nearest(name, known_names, cutoff=_VERY_NEAR if few else _NEAR)
     names = brief(", ".join(known_names), 1000) or "none"
@@ -244,17 +244,17 @@ def unknown(what: str, name: str, known_names: Sequence[str], *, few: bool = Fal
 
 
 class Displayed:
-    """A result that shows itself in one line, and in notebooks as a table. Dataclasses take `repr=False` for it.
+    """Base class of results with a one-line `repr`, and a table in notebooks. Dataclasses must set `repr=False`.
 
-    Texts of a result come from files of strangers, so they are shortened, and escaped for HTML.
+    Texts of a result may be untrusted, so they are shortened, and escaped for HTML.
     """
 
     def _summary(self) -> Mapping[str, object]:
-        """The most important figures, by name."""
+        """Return the most important figures, by name."""
         raise NotImplementedError
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
-        """The rows of the table, each by column."""
+        """Return the rows of the table, each a mapping by column."""
         return [self._summary()]
 
     def __repr__(self) -> str:
@@ -271,7 +271,7 @@ class Displayed:
 
 
 def _cell(value: object) -> str:
-    """A figure of a result as text, with four significant digits."""
+    """Format a figure as text, with four significant digits."""
     if isinstance(value, Mapping):
         return enumerated([f"{name} {_cell(each)}" for name, each in value.items()])
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Threads: tasks side by side, with their results in order; and the threads of BLAS, which a process shares."""
+"""Runs tasks concurrently with results in order, and limits the threads of BLAS, which a process shares."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ Result = TypeVar("Result")
 def map_in_threads(
     workers: int, make: Callable[[], Own], work: Callable[[Own, Task], Result], tasks: Iterable[Task]
 ) -> Iterator[Result]:
-    """Results in the order of the tasks. Few are begun before the results of earlier ones have been taken.
+    """Yield results in the order of the tasks. Only a few tasks are started before earlier results are taken.
 
     Args:
-        make: makes a thread's own resources, such as open files and buffers, in that thread.
+        workers: the number of threads.
+        make: called in each thread to create its own resources, such as open files and buffers.
+        work: processes a task with the thread's resources.
+        tasks: the tasks.
     """
     mine = threading.local()
 
@@ -45,20 +48,20 @@ def map_in_threads(
 _lock = threading.Lock()
 _holders = 0
 _before: dict[str, tuple[Any, int]] = {}
-"""By file, each library that is held, and the threads that it had."""
+"""The libraries that are limited to one thread, by file, with their previous number of threads."""
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread, for each thread that works with it.
+    """Within the block, limit BLAS to one thread. Each thread that uses BLAS enters a block.
 
-    OpenBLAS has one limit for the process: what it had before comes back when the last of all threads has ended. MKL
-    has one for each thread.
+    OpenBLAS has one limit for the process, which is restored when the last thread leaves its block. MKL has a limit for
+    each thread.
     """
     global _holders
     libraries = _libraries()
     with _lock:
-        for library in libraries:  # some may have been loaded since the first thread came
+        for library in libraries:  # libraries may have been loaded since the first thread entered
             _before.setdefault(library.filepath, (library, library.get_num_threads()))
             _set(library, 1)
         _holders += 1

@@ -1,4 +1,4 @@
-"""From the plain values of a JSON file to the dataclass that wrote it."""
+"""Reads a JSON file into the dataclass from which it was written."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str) -> T:
-    """The dataclass `kind` that a JSON file holds.
+    """Read a JSON file into the dataclass `kind`.
 
     Args:
         path: the file.
-        kind: a dataclass. Its annotations say what the file's values must be. Keys that it does not have are ignored.
-        limits: the largest file to accept.
-        what: the kind of file, for the message.
+        kind: a dataclass, whose annotations define the types of the file's values. Unknown keys are ignored.
+        limits: the limits for the file.
+        what: the kind of file, for error messages.
 
     Raises:
-        RecipeError: the file cannot be read, or is not of this kind.
+        RecipeError: the file cannot be read, or does not fit the dataclass.
     """
     try:
         return to_model(read_object(path, limits, constants=False), kind)
@@ -39,7 +39,7 @@ def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str) -> T:
 
 
 def to_model(values: Mapping[str, object], kind: type[T]) -> T:
-    """The dataclass that plain values describe.
+    """Convert plain values to a dataclass.
 
     Raises:
         ValueError: values are missing or have a wrong type; the message lists the first problems.
@@ -54,6 +54,6 @@ def to_model(values: Mapping[str, object], kind: type[T]) -> T:
         raise ValueError("; ".join([*first_errors, *more])) from error
 
 
-@cache  # making one takes milliseconds
+@cache  # creating an adapter takes milliseconds
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

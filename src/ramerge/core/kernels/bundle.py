@@ -1,8 +1,8 @@
-"""Machine code that a wheel brings along, so that the first merge after an installation compiles nothing.
+"""Machine code that is shipped in a wheel, so that the first merge after an installation compiles nothing.
 
-A bundle is a ZIP file for one system and one level of processors; `scripts/bundle_kernels.py` makes it for a release.
-An entry is what the store would keep. Its name is a digest that does not depend on the versions of Python, NumPy and
-numba. The comment names the sources of the code: a bundle of other sources is not used.
+A bundle is a ZIP file for one system and one level of processors, which `scripts/bundle_kernels.py` writes for a
+release. An entry has the content that the store would hold. Its name is a digest that does not depend on the versions
+of Python, NumPy and numba. The ZIP comment identifies the sources: a bundle built from other sources is not used.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ramerge.core.foundation.version import __version__
 PACKAGE = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "bundles"
 SOURCES = ("kernels", "methods")
-"""Rooms whose files decide what the machine code does."""
+"""Rooms whose source files determine the machine code."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """Processors that run the same machine code.
+    """A class of processors that run the same machine code.
 
     Attributes:
-        triple: how the name of the system begins and ends, as LLVM writes it.
-        processor: the target processor, as LLVM calls it.
+        triple: the beginning and the end of LLVM's name of the system.
+        processor: LLVM's name of the target processor.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Level:
     features: tuple[str, ...]
 
     def fits(self, triple: str, features: str) -> bool:
-        """Whether a machine runs its code."""
+        """Whether a machine can run code for this level."""
         first, last = self.triple
         return triple.startswith(first) and triple.endswith(last) and {*self.features} <= {*features.split(",")}
 
@@ -57,8 +57,9 @@ LEVELS = (
 
 
 def find(key: str, triple: str, features: str) -> bytes | None:
-    """The machine code under a digest, for a processor; None if no bundle has it. `key` is `KernelSource.portable_key`,
-    `features` has commas between names.
+    """Return the machine code of a kernel for a processor; None if no bundle contains it.
+
+    `key` is `KernelSource.portable_key`, `features` a comma-separated list.
     """
     level = next((level for level in LEVELS if level.fits(triple, features)), None)
     bundle = level and _open_zip(FOLDER / f"{level.name}.zip")
@@ -69,7 +70,7 @@ def find(key: str, triple: str, features: str) -> bytes | None:
 
 
 def write(path: Path, entries: Mapping[str, bytes]) -> None:
-    """Write a bundle of machine code by its keys."""
+    """Write a bundle with machine code by key."""
     with ZipFile(path, "w", ZIP_DEFLATED) as bundle:
         for key, code in sorted(entries.items()):
             bundle.writestr(key, code)
@@ -86,7 +87,7 @@ def _open_zip(path: Path) -> ZipFile | None:
 
 
 def _origin() -> dict[str, str]:
-    """The version of this process, which may be older than the files, and a digest of the files."""
+    """Return the version of the running code, which may be older than the files, and a digest of the files."""
     digest = hashlib.sha256()
     for room in SOURCES:
         for path in sorted((PACKAGE / room).glob("*.py")):

@@ -1,9 +1,9 @@
-"""From source to machine code, with numba; imported only where something is compiled.
+"""Compiles source to machine code with numba; imported only when something must be compiled.
 
-A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also gives its LLVM code
-(`inspect_llvm`), and from that `object_code` makes an object file, which a later process loads without numba. Both are
-public. How an array is made of an address and a size without numba's reference counting is not: its `carray` calls
-functions of numba's, which an object file cannot.
+A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also returns the LLVM code
+(`inspect_llvm`), which `object_code` turns into an object file that a later process loads without numba. Both are
+public API of numba. `_uncounted`, which makes an array from an address and a size without reference counting, uses
+private API: numba's `carray` calls functions of numba, which an object file cannot do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ramerge.core.kernels.native import KernelSource
 
 _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
 _ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
-# Kernels allocate nothing. Without `_nrt`, numba does not count references and then remove what counts them.
+# Kernels allocate nothing. Without `_nrt`, numba does not first insert reference counting and then remove it.
 _OPTIONS = {"error_model": "numpy", "boundscheck": False, "forceinline": True, "_nrt": False}
 # callees are compiled into a kernel; only the kernel is called from outside
 _INSIDE = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -50,10 +50,10 @@ _array: Any = intrinsic(_uncounted)
 
 
 def _in_widest(_typing: Any) -> Any:
-    """Lets LLVM use the processor's widest vectors in the function that calls this.
+    """Let LLVM use the processor's widest vectors in the function that calls this intrinsic.
 
-    For most processors with vectors of 512 bits LLVM uses 256, because the first of them (Skylake) ran at a lower clock
-    with more. llvmlite has no attributes of this kind, but writes out what is in the set.
+    For most processors with 512-bit vectors, LLVM uses 256 bits, because the first of these processors (Skylake) ran
+    at a lower clock with 512. llvmlite does not know this attribute, but writes out everything in the set.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
@@ -67,7 +67,7 @@ _widest: Any = intrinsic(_in_widest)
 
 
 def _print_values(*values: Any) -> None:
-    """Prints for debugging: `numba.cfunc` cannot compile `print`, except in a called function."""
+    """Print for debugging: `numba.cfunc` can compile `print` only in a called function."""
     print(*values)
 
 
@@ -76,11 +76,11 @@ _NAMES = {"np": np, "in_widest": _widest, "array_of": _array, "print": _print, "
 
 
 def compile_kernel(source: KernelSource, features: str) -> Any:
-    """Compile; see `native.load`.
+    """Compile a kernel for `native.load`.
 
     Returns:
-        numba's `CFunc`; its code lies at `address` as long as it is referenced. It takes an address and a size for each
-        array, and numbers.
+        numba's `CFunc`. Its code stays at `address` while the object is referenced. The function takes an address and a
+        size for each array, and numbers.
     """
     if config.DISABLE_JIT:  # functions that a kernel calls would stay plain Python
         raise RamergeError(
@@ -92,7 +92,7 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
     function = code.body[0]
     assert isinstance(function, ast.FunctionDef)
     _take_addresses(function, source.arguments)
-    if "+avx512vbmi2" in features:  # came after the processors that slow down
+    if "+avx512vbmi2" in features:  # only newer processors, which do not slow down
         function.body[:0] = ast.parse("in_widest()").body
     exec(compile(code, f"<kernel {source.name}>", "exec"), names)  # noqa: S102 - source of our own
     signature = _SCALARS[source.returns](*[part for code in source.arguments for part in _native(code)])
@@ -100,10 +100,10 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
 
 
 def object_code(dispatcher: Any, processor: str, features: str) -> bytes | None:
-    """An object file for a processor that defines the function `compiled.native_name`.
+    """Return an object file for a processor that defines the function `dispatcher.native_name`.
 
-    None if it needs functions of numba's or Python's, which a process that only loads it might not have, or if LLVM
-    does not take numba's code.
+    None if the code calls functions of numba or Python, which a process that loads it may lack, or if LLVM cannot parse
+    numba's code.
     """
     try:
         module = llvm.parse_assembly(dispatcher.inspect_llvm())
@@ -119,9 +119,9 @@ def object_code(dispatcher: Any, processor: str, features: str) -> bytes | None:
 
 
 def _callee(function: Any) -> Any:
-    """A plain function as one that compiled code can call, and so those of its module that it calls.
+    """Compile a plain function, and the functions of its module that it calls, so that compiled code can call it.
 
-    They see the intrinsics and their module's names.
+    The functions see the intrinsics and the names of their module.
     """
     names = function.__globals__
     callees = {
@@ -140,7 +140,7 @@ def _native(code: str) -> tuple[Any, ...]:
 
 
 def _take_addresses(function: ast.FunctionDef, arguments: tuple[str, ...]) -> None:
-    """Let a kernel take an address and a size for each array, and begin by making arrays of them."""
+    """Replace each array parameter of a kernel by an address and a size, from which the body first makes an array."""
     names, arrays = [], []
     for name, code in zip([parameter.arg for parameter in function.args.args], arguments, strict=True):
         if code.endswith("[]"):

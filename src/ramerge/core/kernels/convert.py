@@ -1,4 +1,4 @@
-"""From one format of floats to another, and counts of values that are not finite or negative."""
+"""Converts between floating-point formats, and counts values that are not finite or negative."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def {name}(words, out):
 
 
 def convert(source: str, words: Words, target: str, out: Words, elements: int) -> bool:
-    """Write `elements` numbers of one format in another one: exactly where it is wider, else rounded to nearest even.
+    """Convert `elements` numbers to another format: exactly if it is wider, otherwise rounded to nearest even.
 
-    Formats are keys of `FORMATS`, arrays 1-D of any type of integers. True if a result is not finite.
+    Formats are keys of `FORMATS`; arrays are 1-D, of any integer type. Return whether a result is not finite.
     """
     before, after = ELEMENTS[source], ELEMENTS[target]
     peak = _conversion(before, after)(before.array(words, elements), after.array(out, elements))
@@ -39,7 +39,7 @@ def _conversion(source: ElementFormat, target: ElementFormat) -> Kernel:
     return native.load(name, text, (f"{source.word_code}[]", f"{target.word_code}[]"), target.bits_code)
 
 
-# The bits of an exponent, which are those of infinity.
+# The bits of the exponent, which are also the bits of infinity.
 _EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F64": 0x7FF0000000000000}
 
 

@@ -1,11 +1,11 @@
-"""Quantized weights to float32: every code widened exactly, times its scale, with one rounding.
+"""Turns quantized weights into float32: widens every code exactly, and multiplies by the scale with one rounding.
 
-Scales form a grid: each belongs to a rectangle of `block_rows` by `block_columns` elements of a matrix, and those at
-the lower and right edge may be smaller. So one loop serves scales of a tensor, a channel, a group and a block. Any run
-of elements can be decoded by itself, and gives the same bits.
+Scales form a grid: each belongs to a rectangle of `block_rows` by `block_columns` elements of a matrix; rectangles at
+the lower and right edges may be smaller. So one loop serves scales per tensor, channel, group and block. Any range of
+elements can be decoded separately, and gives the same bits.
 
-A scale that makes no sense (NaN, infinite, negative, or 0 where a scale cannot underflow) makes its elements NaN. They
-are then found, counted and refused like any other weights that are not finite.
+An invalid scale (NaN, infinite, negative, or 0 where a scale cannot underflow) makes its elements NaN. They are then
+counted and refused like any other weights that are not finite.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ramerge.core.kernels.native import Kernel
 class Grid:
     """Layout of a tensor's scales.
 
-    Of a tensor of more than two dimensions, `rows` are those of one matrix: it is a stack of matrices, each with its
-    own scales. Blocks at the lower and right edges may be smaller than `block_rows` by `block_columns`.
+    A tensor of more than two dimensions is a stack of matrices, each with its own scales; `rows` counts the rows of one
+    matrix. Blocks at the lower and right edges may be smaller than `block_rows` by `block_columns`.
     """
 
     rows: int
@@ -42,7 +42,7 @@ class Grid:
         return -(-self.columns // self.block_columns)
 
     def scales_of(self, start: int, stop: int) -> tuple[int, int]:
-        """The scales, as a range of the row-major grid, that elements `start:stop` need: whole rows of the grid."""
+        """Return the range of the row-major grid with the scales of elements `start:stop`: whole rows of the grid."""
         if start >= stop:
             return 0, 0
         return self._row_of(start) * self.across, (self._row_of(stop - 1) + 1) * self.across
@@ -52,13 +52,13 @@ class Grid:
         return row // self.rows * self.down + row % self.rows // self.block_rows
 
 
-# The intrinsics that widen the codes of a byte, in memory order, by format.
+# By format: the intrinsics that widen the codes of a byte, in memory order.
 CODES = {"F8_E4M3": ("e4m3",), "F8_E5M2": ("e5m2",), "E2M1": ("e2m1_low", "e2m1_high")}
 
 
 @dataclass(frozen=True)
 class Scales:
-    """A format of scales: bytes of one, the expression of scale number `at`, and the smallest one that makes sense."""
+    """A format of scales: bytes of a scale, the expression of scale number `at`, and the condition of a valid scale."""
 
     itemsize: int
     value: str
@@ -140,11 +140,15 @@ def dequantize(
     """Write elements `first : first + out.size` of a tensor, in row-major order, to `out`.
 
     Args:
-        code_bytes: the codes of these elements; where two lie in a byte, it begins with the byte of the first.
-        scale_bytes: aligned for the format: the scales `grid.scales_of(first, first + out.size)`.
+        codes: format of the codes, a key of `CODES`.
+        code_bytes: the codes of these elements; if a byte holds two codes, starting with the byte of the first element.
+        scales: format of the scales, a key of `SCALES`.
+        scale_bytes: the scales `grid.scales_of(first, first + out.size)`, aligned for their format.
+        grid: the layout of the scales.
         first: index of the first element.
-        factor: every scale is multiplied by it first, in float32 (the second scale of ModelOpt's NVFP4).
-        divisor: every scale is divided by it first, in float32 (the global scale of compressed-tensors' NVFP4).
+        out: float32, the result.
+        factor: multiplies every scale first, in float32 (the second scale of ModelOpt's NVFP4).
+        divisor: divides every scale first, in float32 (the global scale of compressed-tensors' NVFP4).
     """
     if not out.size:
         return

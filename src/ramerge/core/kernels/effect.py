@@ -1,20 +1,20 @@
-"""Effect of rounding on an agent's update, measured on a sample.
+"""Measures on a sample what rounding does to an agent's update.
 
-The elements of a tensor lie in chunks of 4,096. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
-in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. A chunk
-takes some 0.1 ms, most of it for calls, so more chunks would cost more than they add.
+A tensor is divided into chunks of 4,096 elements. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
+in 1,024, evenly spread, and always the first chunk. The sample depends on nothing else. A chunk takes about 0.1 ms,
+mostly for calls, so more chunks would cost more than they add.
 
-With the unrounded result r, what is stored of it s, the base b, and what would be stored of it b' (which is b where the
-output has the base's dtype), for each agent t with its task vector tau_t, over elements of the sample:
+Let r be the unrounded result, s the stored result, b the base, and b' the base as it would be stored (b itself if the
+output has the base's dtype). For each agent t with its task vector tau_t, over elements of the sample:
 
-    an update grew      where t moved the element, r is not b, and |s - b'| > |r - b|
+    an update grew      if t moved the element, r is not b, and |s - b'| > |r - b|
     nominal lambda      sum of sign(tau_t) * (r - b) over sum of |tau_t|, over elements that only t moved
-    effective lambda    sum of sign(tau_t) * (s - b') over sum of |tau_t|, over these elements
-    its error           root of sum of ((s - b') - (r - b))^2 over sum of |tau_t|: standard error if roundings up and
-                        down are a matter of chance; large where few elements moved, or all by little
+    effective lambda    sum of sign(tau_t) * (s - b') over sum of |tau_t|, over the same elements
+    effective error     root of sum of ((s - b') - (r - b))^2 over sum of |tau_t|: the effective lambda's standard
+                        error if rounding errors are random; large if few elements moved, or all by little
 
-Each number is added as two integers, so that no order of additions changes a digit: its multiples of 2^-17, and what is
-left in multiples of 2^-65. What lies below is cut off, and elements with a number above 2^30 are left out.
+    Each number is added up as two integers, so that the order of additions does not matter: multiples of 2^-17, and the
+    remainder in multiples of 2^-65. Smaller remainders are cut off, and elements with a number above 2^30 are left out.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from ramerge.core.kernels.native import Kernel
 
 CHUNK = 1 << 12
 
-# What is counted of the sample, by agent: its updates, those that grew, and elements that only the agent moved.
+# Counts over the sample, by agent: updates, updates that grew, and elements that only this agent moved.
 COUNTS = ("sampled", "grown", "alone")
-# Sums over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
-# square of their difference.
+# Sums over elements that only this agent moved: |tau|, the signed changes in the result and in the stored result, and
+# the square of their difference.
 SUMS = ("size", "nominal", "effective", "missed")
-# A sum has two integers, of which each is added up in two halves of 32 bits.
+# A sum is two integers, and each is added up in two halves of 32 bits.
 _PARTS, _COARSE, _FINE = 4, 17, 65
 ROWS = len(COUNTS) + len(SUMS) * _PARTS
 
 
 def sample_ranges(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The stretches of elements `start:stop` of a tensor that are in the sample, none longer than a chunk."""
+    """Yield the ranges within elements `start:stop` of a tensor that are in the sample, none longer than a chunk."""
     for chunk in range(start // CHUNK, -(-stop // CHUNK)):
         if chunk * 2654435769 % 2**32 < 2**22:
             yield max(start, chunk * CHUNK), min(stop, (chunk + 1) * CHUNK)
@@ -60,21 +60,21 @@ def measure(
     beyond: Sequence[float],
     counts: NDArray[np.int64],
 ) -> None:
-    """Add a stretch of the sample, of at most `CHUNK` elements, to counts of shape (ROWS, N).
+    """Add a range of the sample, of at most `CHUNK` elements, to counts of shape (ROWS, N).
 
-    All arrays are 1-D of one length, float32 or float64 by `format` (F32 or F64). `stored_base` is the base as it
-    would be stored, `result` the merge before it is rounded, and `stored_result` after that. `beyond` has one
-    number for each agent, or only one: it has moved an element where |agent - base| > beyond.
+    All arrays are 1-D with the same length, in `format`: F32 (float32) or F64 (float64). `stored_base` is the base as
+    it would be stored, `result` the merge before rounding, and `stored_result` the merge after rounding. `beyond` has a
+    threshold for each agent, or one for all: an agent has moved an element if |agent - base| > beyond.
     """
     limits = np.resize(np.array(beyond, base.dtype), len(agents))
     _effect_kernel(format)(base, stored_base, np.concatenate(agents), result, stored_result, limits, counts.reshape(-1))
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
-    """Figures of each agent's update in the sample after rounding, from counts of shape (ROWS, N).
+    """Return figures of each agent's updates in the sample, from counts of shape (ROWS, N).
 
-    `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the agent
-    moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.
+    `sampled`: updates in the sample; `grown_share`: the share of these that grew; `alone`: elements that only the agent
+    moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if `alone` is 0.
     """
     rows: list[dict[str, int | float | None]] = []
     for column in counts.T.tolist():

@@ -1,9 +1,9 @@
 """Layout of floating-point numbers in machine words.
 
-A kernel reads *words*. Where all formats of a loop are the same, a 16-bit format packs two elements in a 32-bit word,
-and the other formats one element a word: every lane of a vector register holds a 32-bit (or 64-bit) value from load to
-store, and nothing is ever shuffled. Where they differ, a word is one element in all of them, and a loop widens 16 bits
-to 32 when it loads, and shortens them when it stores.
+A kernel reads *words*. If all formats of a loop are the same, a word of a 16-bit format is 32 bits with two elements,
+and a word of another format is one element: every lane of a vector register holds a 32-bit (or 64-bit) value from load
+to store, and nothing is ever shuffled. If the formats differ, every word is one element, and a loop widens 16 bits to
+32 when it loads, and narrows them when it stores.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Words = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class ElementFormat:
-    """A floating-point format as kernels see it. Functions are named, as `intrinsics` defines them.
+    """A floating-point format as kernels see it. Functions are given by their names in `intrinsics`.
 
-    There is one object of each. So they are compared as objects, which makes keys of caches of kernels cheap.
+    Formats are singletons that compare by identity, which makes them cheap keys of caches of kernels.
 
     Attributes:
         word: the integer type that kernels load and store.
-        real: the type in which the format is computed with (float32, or float64 for F64).
-        lanes: functions from a word to its elements, in memory order.
-        pack: function from the elements of a word to the word, rounding to nearest even.
-        peak: running maximum of magnitudes, as bits of `real`.
+        real: the type for arithmetic (float32, or float64 for F64).
+        lanes: functions that extract the elements of a word, in memory order.
+        pack: function that packs elements into a word, rounding to nearest even.
+        peak: function for a running maximum of magnitudes, as bits of `real`.
         overflow: the smallest magnitude, as bits of `real`, that `pack` rounds to infinity.
         infinity: the bits of infinity in `real`.
     """
@@ -54,12 +54,12 @@ class ElementFormat:
 
     @property
     def real_name(self) -> str:
-        """Name of `real` in source."""
+        """The name of `real` in kernel source."""
         return f"np.{np.dtype(self.real).name}"
 
     @property
     def bits(self) -> str:
-        """Name of the integer type that holds the bits of `real`."""
+        """The name of the integer type that holds the bits of `real`."""
         return f"uint{8 * np.dtype(self.real).itemsize}"
 
     @property
@@ -67,7 +67,7 @@ class ElementFormat:
         return f"u{8 * np.dtype(self.real).itemsize}"
 
     def array(self, words: Words, elements: int) -> Words:
-        """Part of an array of so many elements that a loop takes, with zeros up to a whole word."""
+        """Return the first `elements` elements of an array as whole words; the last word may have zeros at its end."""
         return words.view(self.word)[: -(-elements // len(self.lanes))]
 
 
@@ -92,16 +92,16 @@ _F64 = ElementFormat(
 )
 
 FORMATS = {"BF16": _BF16[0], "F16": _F16[0], "F32": _F32, "F64": _F64}
-"""For loops in which all formats are the same."""
+"""Formats for loops in which all formats are the same."""
 
 ELEMENTS = {"BF16": _BF16[1], "F16": _F16[1], "F32": _F32, "F64": _F64}
-"""For loops in which they differ: one element a word."""
+"""Formats for loops with different formats: every word is one element."""
 
 
 def before_packing(source: ElementFormat, target: ElementFormat, value: str) -> str:
-    """Source of `value`, of `source`'s real type, as `target`'s `pack` takes it.
+    """Return source code that converts `value` from `source`'s real type to the type that `target`'s `pack` takes.
 
-    float64 to a 16-bit format goes through float32 rounded to odd, which keeps the last rounding the only one.
+    From float64 to a 16-bit format, it goes through float32 rounded to odd, so that the final rounding is correct.
     """
     if source.real is target.real:
         return value
@@ -110,49 +110,49 @@ def before_packing(source: ElementFormat, target: ElementFormat, value: str) -> 
 
 @dataclass(frozen=True)
 class Loop:
-    """The formats that a loop reads and writes. All have as many lanes, and are computed with in the same real type.
+    """The formats that a loop reads and writes. All have the same number of lanes, and share a type for arithmetic.
 
-    A loop without a result takes from `out` the type to compute in.
+    In a loop without a result, `out` only sets the type for arithmetic.
     """
 
     inputs: tuple[ElementFormat, ...]
     out: ElementFormat
 
     @property
-    def name(self) -> str:
-        """The formats, as a part of a function's name."""
+    def formats_suffix(self) -> str:
+        """The formats, as a suffix of a function's name."""
         names = [form.name.lower() for form in (*self.inputs, self.out)]
         return names[0] if len(set(names)) == 1 else "_".join(names)
 
     @property
     def parts(self) -> range:
-        """Numbers of the elements of a word."""
+        """The indices of the elements in a word."""
         return range(len(self.out.lanes))
 
     @property
     def codes(self) -> list[str]:
-        """Types of the inputs' arrays, as `native.load` takes them."""
+        """The types of the inputs' arrays, for `native.load`."""
         return [f"{form.word_code}[]" for form in self.inputs]
 
     def element(self, place: int, part: int, word: str) -> str:
-        """Source of lane `part` in a word of the input at `place`."""
+        """Return source code that extracts element `part` from a word of input number `place`."""
         return f"{self.inputs[place].lanes[part]}({word})"
 
     def arrays(self, inputs: Sequence[Words], elements: int) -> list[Words]:
-        """Parts of arrays of so many elements that the loop takes."""
+        """Return the first `elements` elements of each input as words of the loop's formats."""
         return [form.array(words, elements) for form, words in zip(self.inputs, inputs, strict=True)]
 
 
 def uniform(format: str, inputs: int) -> Loop:
-    """A loop over so many inputs in which all formats are the same."""
+    """Return a loop over `inputs` inputs in which all formats are the same."""
     return Loop((FORMATS[format],) * inputs, FORMATS[format])
 
 
 def loop_of(inputs: Sequence[str], out: str) -> Loop | None:
-    """The loop that reads and writes keys of `FORMATS` as they are; None if they must be brought to one format first.
+    """Return the loop for these formats (keys of `FORMATS`); None if inputs must be converted to one format first.
 
-    Each combination of formats is compiled by itself. So there are loops for those that are usual: one format, or F32
-    and a 16-bit format where all inputs after the first, which is the base, are alike.
+    Each combination of formats is compiled separately, so only usual ones have loops: a single format, or F32 and one
+    16-bit format if all inputs after the first, the base, have the same format.
     """
     formats = {*inputs, out}
     usual = formats in ({"BF16", "F32"}, {"F16", "F32"}) and len(set(inputs[1:])) <= 1

@@ -1,6 +1,6 @@
-"""Loops that apply a method's formula to every element, or count its magnitudes.
+"""Loops that apply a method's formula to every element, or count magnitudes.
 
-A method gives its formula as a plain function of one element, such as
+A method defines its formula as a plain function of one element, such as
 
     def element(b, taus, weights, scale):
         total = ZERO
@@ -8,12 +8,12 @@ A method gives its formula as a plain function of one element, such as
             total = total + weights[t] * taus[t]
         return b + scale * total
 
-with tuples of one number for each agent. The loop around it is written out here for the formats and the number of
-agents, so that the tuples stay in registers and the loop over agents is unrolled; both are compiled together. One IEEE
-operation follows another, as in NumPy: nothing is contracted or reassociated.
+where `taus` and `weights` are tuples with one number for each agent. This module generates the loop around it for the
+formats and the number of agents, so that the tuples stay in registers and the loop over agents is unrolled; both are
+compiled together. IEEE operations follow each other as in NumPy: nothing is contracted or reassociated.
 
-Dropping (DARE) happens before the formula: element i of a tensor takes word i % 2 of the block that `threefry` makes of
-the 64-bit counter i // 2 (its low half first) under the agent's key, and is dropped if that word lies below `below`.
+Dropping (DARE) happens before the formula: element i of a tensor takes word i % 2 of the block that `threefry` computes
+from the 64-bit counter i // 2 (low half first) under the agent's key, and is dropped if the word is less than `below`.
 """
 
 from __future__ import annotations
@@ -35,24 +35,27 @@ from ramerge.core.kernels.threefry import threefry
 
 Element: TypeAlias = Callable[..., "float | np.float32"]
 Each: TypeAlias = tuple[float, ...]
-"""One number for each agent, in their order."""
+"""One number for each agent, in the agents' order."""
 Argument: TypeAlias = float | bool | Each
-"""What a formula takes besides its inputs: a number, a flag, or one number for each agent."""
+"""A further argument of a formula: a number, a flag, or one number for each agent."""
 
-# In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64, whose numbers are `float`
-# to type checkers.
+# Constants for formulas. They widen exactly, so one formula serves float32 and float64; for type checkers, both are
+# `float`.
 ZERO, ONE, INFINITY = (cast(float, np.float32(number)) for number in (0, 1, np.inf))
 
-# A magnitude is a float32 without its sign: 31 bits, of which the upper 15 are counted first, then the lower 16.
+# A magnitude is a float32 without its sign: 31 bits. The upper 15 bits are counted first, then the lower 16.
 COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Random draws that drop elements of task vectors before anything else is done with them.
+    """Random draws that drop elements of task vectors before the formula is applied.
 
-    For each agent there are the two words of a key, a number (drop rate times 2^32) below which a draw drops its
-    element, and the factor of the elements that stay. `start` is the index in its tensor of the first element.
+    Attributes:
+        keys: the two words of each agent's key.
+        below: drop rate times 2^32 of each agent; a smaller draw drops its element.
+        scales: the factor of the remaining elements, for each agent.
+        start: index of the first element in the tensor.
     """
 
     keys: tuple[tuple[int, int], ...]
@@ -63,7 +66,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of a loop, in this order: the base, where there are task vectors; agents; their importances."""
+    """The inputs of a loop, in this order: the base, if the method has task vectors; the agents; their importances."""
 
     agents: int
     base: bool = True
@@ -71,7 +74,7 @@ class Inputs:
 
     @property
     def names(self) -> list[str]:
-        """Names of the arrays in the generated code."""
+        """The names of the arrays in the generated code."""
         agents = range(self.agents)
         return [
             *(["base"] if self.base else []),
@@ -82,15 +85,16 @@ class Inputs:
 
 @dataclass(frozen=True)
 class ElementFormula:
-    """A formula of one element with its numbers.
+    """A formula of one element, with its further arguments.
 
     Attributes:
-        element: `element(b, taus, [importances,] *given)`, a plain function; `b` is the base, 0 without one, and `taus`
-            are then the agents themselves.
-        given: what it takes besides: numbers, and tuples of one number for each agent, rounded to the loop's real type;
+        element: `element(b, taus, [importances,] *given)`, a plain function. Without a base, `b` is 0 and `taus` are
+            the agents themselves.
+        given: further arguments: numbers and tuples with one number for each agent, rounded to the loop's real type;
             and flags, for whose values the loop is compiled.
-        beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
-            rounding.
+        inputs: the inputs of the loop.
+        beyond: a threshold for each agent, or one for all: an agent has moved an element if |tau| > beyond. Used to
+            count effects of rounding.
     """
 
     element: Element
@@ -110,13 +114,13 @@ def merge(
     """Write the formula's value for every element to `out`.
 
     Args:
-        formula: see there.
+        formula: the formula and its arguments.
         loop: formats of the inputs and of `out`.
-        inputs: 1-D arrays of these formats' words, of equal length, as `formula.inputs` says.
-        out: words, of the inputs' length.
-        drop: random draws; `start` must be even where words hold two elements.
-        rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
-            erases, as `kernels.rounding` has it.
+        inputs: 1-D arrays of words in these formats, of equal length, in the order of `formula.inputs`.
+        out: array for the result, of the inputs' length.
+        drop: random draws; `start` must be even if words hold two elements.
+        rounding: int64, shape (2, N): counts of updates that rounding erases (`kernels.rounding`), added to; only for
+            a 16-bit result and with a base.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
@@ -124,16 +128,16 @@ def merge(
     limits = formula.beyond if rounding is not None else ()
     kinds: list[str | bool] = []
     numbers: list[float] = []
-    for value in formula.given:  # a loop is compiled for a flag's value, and for how many numbers other values have
+    for value in formula.given:  # a loop is compiled for the values of flags, and for the kinds of other arguments
         kinds.append(value if isinstance(value, bool) else _EACH if isinstance(value, tuple) else _COMMON)
         numbers += () if isinstance(value, bool) else value if isinstance(value, tuple) else (value,)
     kernel = _merge(formula.element, loop, formula.inputs, tuple(kinds), drop is not None, len(limits))
     numbers += [*(drop.scales if drop else ()), *limits]
     counts = _NOTHING if rounding is None else rounding.reshape(-1)
-    with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
+    with np.errstate(over="ignore"):  # a number that overflows float32 makes results overflow, which is reported
         rounded_numbers = np.array(numbers, loop.out.real)
     status = kernel(*inputs, out, rounded_numbers, counts, *_draws(drop))
-    # a task vector is infinite where an input is, and where a difference of finite ones overflows
+    # a task vector is infinite if an input is, or if the difference of finite numbers overflows
     return bool(status & _WRONG) or (
         status == _DOUBTFUL
         and any(
@@ -143,7 +147,7 @@ def merge(
     )
 
 
-# Bits of a loop's findings: a result overflows, or an importance is wrong; a task vector is not finite.
+# Bits of a loop's status: a result overflows or an importance is invalid; a task vector is not finite.
 _WRONG, _DOUBTFUL = 1, 2
 _EACH, _COMMON = "each", "common"
 _NOTHING = np.empty(0, np.int64)
@@ -160,15 +164,19 @@ def histogram(
     drop: Drop | None = None,
     rows: int | None = None,
 ) -> bool:
-    """Count magnitudes of `value(t, taus, *common)` of each agent, or of the first `rows`; 1 for a value that all
-    share.
+    """Add magnitudes of `value(t, taus, *common)` to a histogram for each agent t.
 
     Args:
-        counts: shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`, of shape
-            (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin of the first
-            count.
-        bins: see `counts`.
-        common: numbers, rounded to the loop's real type.
+        value: a plain function of an agent's index and all task vectors.
+        loop: formats of the inputs.
+        inputs: 1-D arrays of words in these formats, of equal length, in the order of `which`.
+        which: the roles of the inputs.
+        counts: shape (rows, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`, shape
+            (rows, FINE_BINS), by the lower 16 bits of magnitudes that lie in the agent's bin of the coarse count.
+        bins: for the fine count, a bin of the coarse count for each agent.
+        common: further arguments of `value`, rounded to the loop's real type.
+        drop: random draws; `start` must be even if words hold two elements.
+        rows: how many agents are counted, by default all; 1 for a value that is the same for all agents.
 
     Returns:
         True if an input or a task vector is not finite.
@@ -195,9 +203,9 @@ def _draws(drop: Drop | None) -> tuple[NDArray[np.uint32], int]:
 def _merge(
     element: Element, loop: Loop, which: Inputs, kinds: tuple[str | bool, ...], drops: bool, rounds: int
 ) -> Kernel:
-    """Write out and compile.
+    """Generate and compile a loop.
 
-    kinds: of what is given. rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0.
+    `kinds`: kinds of the formula's arguments. `rounds`: the length of `beyond` if erased updates are counted, else 0.
     """
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
     limits = names_of("beyond", rounds, which.agents)
@@ -284,7 +292,7 @@ def _histogram(
     return native.load("loop", source, tuple(types), "u32", scope)
 
 
-# Counting cannot be vectorized, but computing can: magnitudes of a chunk go through a small array.
+# Counting cannot be vectorized, but computing can, so magnitudes of a chunk pass through a small array.
 _CHUNK_WORDS = 512
 _COUNTING = """
 def loop({arguments}):
@@ -327,9 +335,9 @@ def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
 
 
 def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
-    """Source of element number `part` of the word: the base, and every agent's task vector.
+    """Return source code that computes base and task vectors for element `part` of a word.
 
-    That is not finite if one of the two is not, or if their difference overflows.
+    A task vector is not finite if base or agent is not, or if their difference overflows.
     """
     lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]
     for t in range(which.agents):

@@ -1,10 +1,10 @@
 """Sums of floats as integers, independent of the order of addition.
 
-Elements are added in float64 over chunks of `CHUNK` elements, counted from a tensor's first one, in an order that is
-the same on every processor. The sum of a chunk is added exactly to those of others.
+Elements are added in float64 over chunks of `CHUNK` elements, counted from a tensor's first element, in an order that
+is the same on every processor. The sums of chunks are added exactly.
 
-A float64 becomes a fixed-point number of limbs of 32 bits, whose last bit stands for 2^-320. Limbs are int64 and are
-added as they are; a carry is only made when a sum is read.
+A float64 becomes a fixed-point number with 32-bit limbs, whose lowest bit stands for 2^-320. Limbs are stored as int64
+and added separately; carries are only propagated when a sum is read.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-# A tensor's elements that are added before the sum becomes a fixed-point number.
+# The number of elements that are added before their sum becomes a fixed-point number.
 CHUNK = 1 << 16
 
 LIMBS = 14
-"""For sums below 2^128."""
+"""The number of limbs for sums below 2^128."""
 
 WIDE_LIMBS = 20
-"""For sums of products of float32: below 2^320."""
+"""The number of limbs for sums of products of float32, which are below 2^320."""
 
 _LOWEST = 320  # squares of the smallest float32 differences are some 2^-298
 _MASK = (1 << 32) - 1
 
 
 def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
-    """Add float64 values of shape (n,) as fixed-point numbers to limbs of shape (n, any number).
+    """Add float64 values of shape (n,) as fixed-point numbers to int64 limbs of shape (n, limbs), in place.
 
-    What lies below 2^-320 is cut off; values that are not finite add nothing.
+    Bits below 2^-320 are cut off; values that are not finite are skipped.
     """
     for value, row in zip(values.tolist(), limbs, strict=True):
         if value == 0 or not math.isfinite(value):
@@ -46,7 +46,7 @@ def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
 
 
 def decode(limbs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The fixed-point sums, rounded once: float64 of shape (n,)."""
+    """Return the fixed-point sums as float64 of shape (n,), each rounded once."""
     digits = np.zeros((len(limbs), limbs.shape[1] + 2), np.int64)  # a sum of limbs has at most 64 bits more
     digits[:, :-2] = limbs
     for index in range(limbs.shape[1]):

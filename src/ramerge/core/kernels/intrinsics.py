@@ -1,7 +1,7 @@
-"""Bit operations that compiled code needs, as compiler intrinsics; imported only where something is compiled.
+"""Bit operations for compiled code, as numba intrinsics; imported only when something must be compiled.
 
-numba promotes 32-bit integers to 64 bits, which halves the vector width, and has neither bfloat16 nor rotations.
-Functions that begin with an underscore write LLVM code; the table at the end gives them names and types.
+numba promotes 32-bit integers to 64 bits, which halves the vector width, and supports neither bfloat16 nor rotations.
+Functions that begin with an underscore emit LLVM code; the table at the end gives them names and types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F32, F64 = ir.FloatType(), ir.DoubleType()
 
 INTRINSICS: dict[str, Any] = {}
-"""All of them by name."""
+"""All intrinsics by name."""
 
 
 def _int32(value: int) -> ir.Constant:
@@ -29,7 +29,7 @@ def _int32(value: int) -> ir.Constant:
 
 
 def _bf16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    """Round float32 bits to nearest even; the bfloat16 lies in the upper half of the result. NaN stays NaN."""
+    """Round float32 bits to bfloat16, ties to even, in the upper half of the result. NaN stays NaN."""
     odd = b.and_(b.lshr(bits, _int32(16)), _int32(1))
     rounded_bits = b.add(b.add(bits, _int32(0x7FFF)), odd)
     is_nan = b.icmp_unsigned(">", b.and_(bits, _int32(0x7FFFFFFF)), _int32(0x7F800000))
@@ -47,7 +47,7 @@ def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
 
 
 def _f16_to_f32(b: ir.IRBuilder, half: ir.Value) -> ir.Value:
-    """Widen exactly. The product with 2^112 moves the exponent and makes subnormal halves normal."""
+    """Widen float16 exactly. Multiplying by 2^112 adjusts the exponent and makes subnormal halves normal."""
     magnitude = b.shl(b.and_(half, _int32(0x7FFF)), _int32(13))
     scaled_bits = b.bitcast(b.fmul(b.bitcast(magnitude, F32), ir.Constant(F32, 2.0**112)), I32)
     special = b.icmp_unsigned(">=", magnitude, _int32(0x7C00 << 13))
@@ -83,10 +83,10 @@ def _f16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
 
 
 def _small_float(b: ir.IRBuilder, code: ir.Value, mantissa: int, bias: int, infinity: int | None) -> ir.Value:
-    """Widen a code of 8 bits exactly: sign, exponent, `mantissa` bits. Magnitudes above `infinity` are NaN; without
-    infinity only the largest is.
+    """Widen an 8-bit code exactly: sign, exponent, and `mantissa` bits.
 
-    Subnormal codes are converted as integers, because arithmetic on subnormal float32 numbers is slow.
+    Magnitudes above `infinity` are NaN; in a format without infinity, only the largest magnitude is NaN. Subnormal
+    codes are converted as integers, because arithmetic on subnormal float32 numbers is slow.
     """
     bits = b.zext(code, I32)
     magnitude = b.and_(bits, _int32(0x7F))
@@ -102,7 +102,7 @@ def _small_float(b: ir.IRBuilder, code: ir.Value, mantissa: int, bias: int, infi
 
 
 def _e2m1(b: ir.IRBuilder, nibble: ir.Value) -> ir.Value:
-    """One of 0, 0.5, 1, 1.5, 2, 3, 4, 6 by the lower three bits; the fourth is the sign."""
+    """Widen a float4 (e2m1) code: the lower three bits select 0, 0.5, 1, 1.5, 2, 3, 4 or 6; the fourth is the sign."""
     place = b.shl(b.and_(nibble, _int32(7)), _int32(2))
     double = b.and_(b.lshr(_int32(0xC8643210), place), _int32(15))
     value = b.bitcast(b.fmul(b.sitofp(double, F32), ir.Constant(F32, 0.5)), I32)
@@ -110,14 +110,14 @@ def _e2m1(b: ir.IRBuilder, nibble: ir.Value) -> ir.Value:
 
 
 def _e8m0(b: ir.IRBuilder, code: ir.Value) -> ir.Value:
-    """2^(code - 127); 255 is NaN."""
+    """Widen an e8m0 code to 2^(code - 127); 255 is NaN."""
     bits = b.zext(code, I32)
     smallest = b.select(b.icmp_unsigned("==", bits, _int32(0)), _int32(0x00400000), b.shl(bits, _int32(23)))
     return b.bitcast(b.select(b.icmp_unsigned("==", bits, _int32(255)), _int32(0x7FC00000), smallest), F32)
 
 
 def _to_small_float(b: ir.IRBuilder, value: ir.Value, mantissa: int, bias: int) -> ir.Value:
-    """The code of 8 bits nearest to a float32 in the format's range, ties to even. NaN stays NaN."""
+    """Round a float32 within the format's range to the nearest 8-bit code, ties to even. NaN stays NaN."""
     bits = b.bitcast(value, I32)
     magnitude = b.and_(bits, _int32(0x7FFFFFFF))
     drop = 23 - mantissa
@@ -135,7 +135,7 @@ def _to_small_float(b: ir.IRBuilder, value: ir.Value, mantissa: int, bias: int) 
 
 
 def _to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """The exponent of the smallest power of two that is not below a positive number of at most 2^127."""
+    """Round a positive number of at most 2^127 up to a power of two, as an e8m0 code."""
     bits = b.bitcast(value, I32)
     up = b.lshr(b.add(bits, _int32(0x7FFFFF)), _int32(23))
     tiny = b.icmp_unsigned("<=", bits, _int32(0x00400000))
@@ -148,7 +148,7 @@ def _to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Round float64 to float32 towards zero, with the last bit set if anything was lost ("round to odd").
 
-    A further rounding to a shorter format then gives the same as rounding the float64 once.
+    Rounding the result to a shorter format then gives the same as rounding the float64 directly.
     """
     nearest = b.fptrunc(value, F32)
     wide = b.fpext(nearest, F64)
@@ -165,7 +165,7 @@ def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Bits of a floating-point format: mantissa, the exponent's bias, all together."""
+    """A floating-point format: bits of the mantissa, the exponent's bias, and the total number of bits."""
 
     mantissa: int
     bias: int
@@ -179,9 +179,9 @@ _FLOAT32, _FLOAT64 = _Layout(23, 127, 32), _Layout(52, 1023, 64)
 def _round_by_draw(
     b: ir.IRBuilder, value: ir.Value, draw: ir.Value, of: _Layout, to: _Layout, draw_bits: int
 ) -> ir.Value:
-    """The neighbor of `value` in a shorter format that a random draw chooses, as `kernels.stochastic` has it.
+    """Round `value` to the neighbor in a shorter format that a random draw chooses, as `kernels.stochastic` defines.
 
-    Right for finite numbers whose upper neighbor is finite. The draw has the type of the value's bits.
+    Correct for finite numbers whose upper neighbor is finite. The draw has the integer type of the value's bits.
     """
     kind, real = (I32, F32) if of.width == 32 else (I64, F64)
 
@@ -208,7 +208,7 @@ def _round_by_draw(
 
 
 def _peak(b: ir.IRBuilder, peak: ir.Value, value: ir.Value) -> ir.Value:
-    """The larger of `peak` and the bits of |value|; NaN lies above infinity, and infinity above every number."""
+    """Return the larger of `peak` and the bits of |value|; NaN is above infinity, and infinity above every number."""
     kind = peak.type
     magnitude = b.and_(b.bitcast(value, kind), ir.Constant(kind, 2 ** (kind.width - 1) - 1))
     return b.select(b.icmp_unsigned(">", magnitude, peak), magnitude, peak)
@@ -224,7 +224,7 @@ def _call(b: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
 
 
 def _on_arrays(**options: Any) -> Callable[[Any], Any]:
-    """Enter a function that types and generates code for arrays, by its name without the underscore."""
+    """Register an intrinsic on arrays under the function's name without the underscore."""
 
     def enter(typing: Any) -> Any:
         INTRINSICS[typing.__name__[1:]] = intrinsic(**options)(typing) if options else intrinsic(typing)
@@ -247,7 +247,7 @@ def _loaded_64(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start:
 
 
 def _store_where(b: ir.IRBuilder, vector: ir.Value, place: ir.Value, bits: ir.Value) -> None:
-    """Store those elements of a vector of 64 integers whose bits are set, one after the other, from `place` on."""
+    """Store the elements of a vector of 64 integers whose bits are set contiguously, starting at `place`."""
     kind = ir.FunctionType(ir.VoidType(), [vector.type, place.type, bits.type])
     name = f"llvm.masked.compressstore.v64i{vector.type.element.width}"
     b.call(b.module.declare_intrinsic(name, (), kind), [vector, place, bits])
@@ -255,7 +255,7 @@ def _store_where(b: ir.IRBuilder, vector: ir.Value, place: ir.Value, bits: ir.Va
 
 @_on_arrays()
 def _word_at(_typing: Any, data: Any, start: Any) -> Any:
-    """The 8 bytes from `start` on of an array of bytes, as a number of the processor's order; at any place."""
+    """Load 8 bytes of a byte array at any index `start`, as an integer in the processor's byte order."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         place = _place(context, b, signature.args[0], *values)
@@ -266,9 +266,9 @@ def _word_at(_typing: Any, data: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
-    """Set of bits for the 64 elements from `start` on: bit i is set where element i of two arrays of a type differs.
+    """Compare 64 elements of two arrays, from `start` on: bit i of the result is set if elements i differ.
 
-    Compilers do not find these instructions in a loop.
+    Compilers do not derive these instructions from a loop.
     """
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
@@ -280,7 +280,7 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
-    """Set of bits for the 64 elements from `start` on of an array of integers: bit i is set where it is not 0."""
+    """Test 64 elements of an integer array, from `start` on: bit i of the result is set if element i is not 0."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         vector = _loaded_64(context, b, signature.args[0], *values)
@@ -291,10 +291,10 @@ def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
-    """Store the elements selected by 64 bits, one after the other, in another array of the same type.
+    """Store the elements that 64 bits select contiguously in another array of the same type.
 
-    `compress(source, target, place)`; `place` holds the index of the first of the 64, the first index in `target`,
-    and the set. Only processors that compress vectors do this fast.
+    In `compress(source, target, place)`, `place` is a tuple: the index of the first of 64 elements in `source`, the
+    first index in `target`, and the bits. Only fast on processors that can compress vectors.
     """
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
@@ -313,8 +313,8 @@ _u8, _u16, _u32, _u64 = types.uint8, types.uint16, types.uint32, types.uint64
 _f32, _f64 = types.float32, types.float64
 _BITS, _TWICE = (_u32, _u32), (_u32, _u32, _u32)
 
-# Types of the result and the arguments, and the generator of the code. Names with `low` and `high` take apart a word of
-# two elements, those with `whole` one of a single element; `pack` and `round` make such words.
+# Types of the result and the arguments, and the code generator. Names with `low` and `high` extract an element of a
+# word with two elements, names with `whole` the element of a word with one; `pack` and `round` are the inverse.
 _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "bf16_low": ((_f32, _u32), lambda b, word: b.bitcast(b.shl(word, _int32(16)), F32)),
     "bf16_high": ((_f32, _u32), lambda b, word: b.bitcast(b.and_(word, _int32(0xFFFF0000)), F32)),

@@ -1,8 +1,8 @@
 """Adds a product of two thin matrices to part of a matrix, and scales rows or columns, for LoRA and DoRA.
 
-An element of the product is summed over the rank from its first to its last term, each with one fused multiplication
-and addition, whatever is computed around it. Norms are sums of float64 in an order that is written out. So the bytes
-depend neither on the blocks in which a matrix is computed, nor on threads, nor on the processor.
+An element of the product is summed over the rank in order, with one fused multiply-add for each term, however the
+loops are tiled. Norms are float64 sums in a fixed order. So the bytes depend neither on the blocks in which a matrix is
+computed, nor on threads, nor on the processor.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ramerge.core.kernels import native
 Reals = NDArray[np.float32]
 
 TILE = 512
-"""Columns that are computed at a time: four rows of sums stay in the L1 cache, and rank 64 of `right` in the L2."""
+"""Columns computed at a time: four rows of sums stay in the L1 cache, and 64 rows of `right` in the L2 cache."""
 
-# Sums of four rows over four ranks at a time: 16 products for each 8 loads and 4 stores, which two units for products
-# can be fed with. The last ranks and rows are done one by one, in the same order.
+# Four rows are summed over four ranks at a time: 16 products for every 8 loads and 4 stores, which keeps two FMA units
+# busy. The remaining ranks and rows are computed one by one, in the same order.
 _SOURCE = """
 def add_product(target, start, width, left, right, first, rows, columns, begin, rank, scaling, sums):
     # element (i, j) of the matrix is target[i * width + j - start], left[(i - first) * rank + k] and
@@ -105,23 +105,25 @@ def add_product(
     scaling: float,
     sums: Reals,
 ) -> None:
-    """Add `scaling` * `left` @ `right` to a part of a matrix, in float32: the sum, then its product, then their sum.
+    """Add `scaling` * (`left` @ `right`) to part of a matrix in float32: sum over the rank, multiply, then add.
 
     Args:
         values: elements `start:start + values.size` of a matrix with `width` columns, row by row; changed in place.
-        start: number of its first element.
-        left: float32, the matrix (rows, rank), row by row.
-        right: float32, the matrix (rank, columns), row by row.
-        rows: the first row, and how many, that `left` has. Only their elements change.
-        columns: the first column, and how many, that `right` has. Only their elements change.
-        scaling: is rounded to float32.
-        sums: float32, 4 * `TILE` elements of memory.
+        start: index of the first element of `values` in the matrix.
+        width: columns of the matrix.
+        left: float32, shape (rows, rank), row by row.
+        right: float32, shape (rank, columns), row by row.
+        rows: the first row of the matrix that changes, and the number of rows of `left`.
+        columns: the first column of the matrix that changes, and the number of columns of `right`.
+        rank: the rank of the product.
+        scaling: the factor, which is rounded to float32.
+        sums: float32 scratch memory of 4 * `TILE` elements.
     """
     (first, high), (begin, wide) = rows, columns
     _add_product(values, start, width, left, right, first, high, wide, begin, rank, scaling, sums)
 
 
-# Eight sums side by side: one would wait for each addition.
+# Eight independent sums: a single sum would wait for each addition.
 _SCALE_ROWS = """
 def scale_rows(values, width, magnitudes):
     for i in range(np.uint64(magnitudes.size)):
@@ -149,9 +151,9 @@ def _scale_rows_source() -> str:
 
 
 scale_rows = native.defer("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))
-"""`scale_rows(values, width, magnitudes)`: give each row of `width` elements its magnitude, in place.
+"""`scale_rows(values, width, magnitudes)`: scale each row of `width` elements to its magnitude, in place.
 
-A row is multiplied by magnitude / norm, all float32. The norm is summed in float64, and rounded to float32.
+A row is multiplied by magnitude / norm in float32. The norm is summed in float64, and rounded to float32.
 """
 
 _ADD_SQUARES = """
@@ -164,12 +166,13 @@ def add_squares(values, sums):
     return 0
 """
 add_squares = native.defer("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
-"""`add_squares(values, sums)`: add the squares of each column of whole float32 rows, in order, to its float64 sum."""
+"""`add_squares(values, sums)`: add the squares in each column of whole float32 rows, in order, to a float64 sum."""
 
 
 def scale_columns(values: Reals, start: int, factors: Reals) -> None:
-    """Multiply elements of a matrix in float32 by the factor of their column, in place. `values` are elements
-    `start:start + values.size` of the matrix, row by row.
+    """Multiply float32 elements of a matrix by the factor of their column, in place.
+
+    `values` are elements `start:start + values.size` of the matrix, row by row.
     """
     head = min(-start % factors.size, values.size)
     rows = (values.size - head) // factors.size

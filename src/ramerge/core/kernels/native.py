@@ -1,9 +1,9 @@
-"""Kernels: functions written in a subset of Python, compiled once, and loaded as machine code after that.
+"""Loads kernels: functions written in a subset of Python, compiled once, and loaded as machine code after that.
 
-Importing numba and letting it load what it has compiled takes most of a second (see "Machine code of kernels" in
-benchmarks/README.md). So a kernel is kept as an object file, which LLVM can load and ctypes can call. numba is imported
-only to compile what is not there yet. `store` keeps the code, `compiler` makes it, and a wheel
-brings a `bundle` of it along.
+Importing numba and loading its cached code takes most of a second (see "Machine code of kernels" in
+benchmarks/README.md). So a kernel is stored as an object file, which LLVM can load and ctypes can call. numba is
+imported only to compile a kernel that is not stored yet. `compiler` compiles the code, `store` holds it, and a wheel
+comes with a `bundle` of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SCALARS: dict[str, Any] = {
 }
 _DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8", "u16")}
 
-# The source of the compiler's own modules. It is read when this module is imported, so that it is the running code.
+# The source of the compiler's own modules, read on import, so that it is the source of the running code.
 _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
 
 FORMULAS = (
@@ -57,13 +57,13 @@ FORMULAS = (
 _lock = threading.Lock()
 _listeners = threading.local()
 _kernels: dict[bytes, tuple[KernelSource, Kernel]] = {}
-# What owns the memory of the machine code: LLVM's engines, and numba's functions.
+# The owners of the machine code's memory: LLVM's engines, and numba's functions.
 _owners: list[Any] = []
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """Source and types that `load` compiles."""
+    """Source and types of a kernel that `load` compiles."""
 
     name: str
     text: str
@@ -73,14 +73,14 @@ class KernelSource:
 
     @property
     def key(self) -> bytes:
-        """SHA-256 of everything that the machine code depends on."""
+        """The SHA-256 of everything that the machine code depends on."""
         callees = sorted((name, _meaning(function, _code)) for name, function in self.scope.items())
         parts = (_machinery(), self.name, self.text, self.arguments, self.returns, callees)
         return hashlib.sha256(repr(parts).encode()).digest()
 
     @property
     def portable_key(self) -> str | None:
-        """SHA-256 of the source alone, whatever compiles it; None if it calls functions unknown to a bundle."""
+        """The SHA-256 of the source, independent of the compiler; None if it calls functions that no bundle covers."""
         try:
             callees = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
         except ValueError:
@@ -96,28 +96,30 @@ def load(
     returns: str,
     scope: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> Kernel:
-    """The function `name` that `source` defines, compiled for this processor.
+    """Return the function `name` that `source` defines, compiled for this processor.
 
     Args:
-        source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else. It
-            must not allocate and must not raise: it is called as a C function.
+        name: the function's name.
+        source: Python that numba can compile. It sees `np`, everything in `intrinsics` and `scope`, and nothing else.
+            It must not allocate or raise, because it is called as a C function.
         arguments: types of the arguments: `u8[]`, `u16[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous
             arrays, which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
-        scope: functions that the source may call, by name. They are compiled with it. They see the intrinsics, and
-            modules, types, numbers, strings and further such functions of their own module.
+        returns: type of the result.
+        scope: functions that the source may call, by name, which are compiled with it. They see the intrinsics, and the
+            modules, types, numbers, strings and other plain functions of their own module.
 
     Returns:
         A function that takes arrays and numbers, releases the GIL, and returns an int or a float. It raises TypeError
-        for an array of another type or layout, and ValueError if arguments are missing or too many.
+            for an array of another type or layout, and ValueError for a wrong number of arguments.
 
     Raises:
-        PluginError: a function of `scope` that is not ours cannot be compiled, or uses what cannot be compiled with it.
-        TypeError: likewise, of ours.
+        PluginError: a plug-in's function in `scope`, or something that it uses, cannot be compiled.
+        TypeError: the same for one of ramerge's functions.
         numba.core.errors.NumbaError: the source cannot be compiled.
-        RamergeError: files of numba's cannot be read.
+        RamergeError: files of numba cannot be read.
 
     Warns:
-        RuntimeWarning: the machine code cannot be kept, so that every process compiles it again.
+        RuntimeWarning: the machine code cannot be stored, so every process compiles it again.
     """
     kernel_source = KernelSource(name, source, arguments, returns, scope)
     try:
@@ -130,7 +132,7 @@ def load(
                     _callable(kernel_source, _compile(key, kernel_source) if code is None else _link(code)),
                 )
             return _kernels[key][1]
-    except OSError as error:  # a caller that writes files would take it for an error of those
+    except OSError as error:  # a caller that writes files would take it for an error of its own files
         what = f"kernel {name} cannot be compiled or loaded: {reason(error)}"
         raise RamergeError(f"{what}: {error.filename}" if error.filename else what) from error
     except RamergeError:
@@ -143,7 +145,7 @@ def load(
 
 
 def _uncompilable(function: Any, error: Exception) -> str:
-    """Name a plug-in's function that cannot be compiled, the line, the reason, and what functions may use."""
+    """Return a message that names a plug-in's function, the line and the reason, and what functions may use."""
     code: CodeType | None = getattr(function, "__code__", None)
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
     telling = [line for line in lines if line and not line.startswith(("Failed in nopython", "During: "))]
@@ -160,16 +162,18 @@ def _uncompilable(function: Any, error: Exception) -> str:
 
 
 def loaded_sources() -> list[KernelSource]:
-    """The sources of all kernels that this process has loaded."""
+    """Return the sources of all kernels that this process has loaded."""
     with _lock:
         return [source for source, _ in _kernels.values()]
 
 
 def fill(template: str, /, **parts: str | float | Sequence[str]) -> str:
-    """A template with values for `{name}`: a line that is nothing else becomes lines at its indent, or none.
+    """Fill in the fields `{name}` of a template.
 
     Args:
-        parts: a sequence of lines for a line of its own, and text or numbers for what stands inside of a line.
+        template: the template.
+        parts: text or numbers for fields within a line; a sequence of lines, which may be empty, for a field that is
+            alone on its line, whose indent they get.
     """
     lines: list[str] = []
     for line in template.strip("\n").splitlines():
@@ -185,7 +189,7 @@ def fill(template: str, /, **parts: str | float | Sequence[str]) -> str:
 def defer(
     name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ) -> Kernel:
-    """A kernel as `load` gives it, of a function that returns an int64, loaded when it is called first."""
+    """Return a kernel with an int64 result that is loaded on its first call; arguments are as for `load`."""
 
     @cache
     def kernel() -> Kernel:
@@ -196,7 +200,7 @@ def defer(
 
 @contextmanager
 def notifying_compilation(notify: Callable[[bool], None]) -> Iterator[None]:
-    """In the block, `notify` gets False before and True after each kernel that this thread compiles.
+    """Within the block, call `notify` with False before and True after each kernel that this thread compiles.
 
     Compiling takes seconds, and other threads may wait for it.
     """
@@ -208,7 +212,7 @@ def notifying_compilation(notify: Callable[[bool], None]) -> Iterator[None]:
 
 
 def _compile(key: bytes, source: KernelSource) -> int:
-    """Compile with numba, keep the machine code for the next process; the address of the function."""
+    """Compile a kernel, store its machine code for later processes, and return the function's address."""
     notify = getattr(_listeners, "notify", lambda _done: None)
     notify(False)
     dispatcher, code = compile_source(source)
@@ -223,10 +227,11 @@ def _compile(key: bytes, source: KernelSource) -> int:
 
 
 def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
-    """Compile with numba, for this processor or the one that numba's settings name.
+    """Compile a kernel with numba, for this processor or the processor in numba's settings.
 
     Returns:
-        numba's function, and what another process links: the symbol, a zero byte and an object file; None if it cannot.
+        numba's function, and the code that another process can link: the symbol, a zero byte and an object file; None
+        if there is no such code.
     """
     from ramerge.core.kernels.compiler import compile_kernel, object_code
 
@@ -237,7 +242,7 @@ def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
 
 
 def _from_bundle(source: KernelSource) -> bytes | None:
-    """The installation's bundled machine code, unless numba's environment variables are set."""
+    """Return the machine code from the installation's bundle, unless numba's environment variables are set."""
     key = None if _numba_settings() else source.portable_key
     return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
 
@@ -255,7 +260,7 @@ def _link(payload: bytes) -> int:
 
 
 def _callable(source: KernelSource, address: int) -> Kernel:
-    """The function at an address, for Python. It takes an address and a size for each array, and numbers."""
+    """Wrap the C function at an address for Python; it takes an address and a size for each array, and numbers."""
     native: list[Any] = []
     for code in source.arguments:
         native += [ctypes.c_void_p, ctypes.c_int64] if code in _DTYPES else [_SCALARS[code]]
@@ -283,7 +288,7 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
         return int(addressof(first(array)))
     if not (flags.c_contiguous and flags.aligned):
         raise TypeError(f"an array with strides {array.strides} is not contiguous, or is not aligned")
-    # slower, but only arrays that are empty or not writable come this way
+    # slower, but only for arrays that are empty or not writable
     return int(array.ctypes.data)
 
 
@@ -292,7 +297,7 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
 
 @cache
 def _machinery() -> str:
-    """Compiler and processor. numba is not imported for its version, because the import takes the time."""
+    """Describe compiler and processor. numba's version is read without the import, which would take too long."""
     versions = (version("numba"), llvmlite.__version__, np.__version__, sys.version)
     return repr((_TOOLS, versions, _numba_settings(), llvm.get_process_triple(), _processor()))
 
@@ -302,7 +307,7 @@ def _numba_settings() -> list[tuple[str, str]]:
 
 
 def _processor() -> tuple[str, str]:
-    """Name and features of the processor to compile for, as LLVM calls them; numba's settings come first."""
+    """Return LLVM's name and features of the processor to compile for; numba's settings take precedence."""
     try:
         features = str(llvm.get_host_cpu_features().flatten())
     except RuntimeError:  # LLVM does not have them for every processor
@@ -311,17 +316,15 @@ def _processor() -> tuple[str, str]:
 
 
 def can_expand() -> bool:
-    """Whether kernels are compiled for a processor with one instruction that spreads bytes over a vector by a set of
-    bits.
-    """
+    """Whether kernels are compiled for a processor with an instruction to expand bytes into a vector by a mask."""
     return "+avx512vbmi2" in _processor()[1]
 
 
 def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
-    """Meaning of a function, as text: its code, and the values that it takes from its module.
+    """Describe a function as text: its code, and the values that it uses from its module.
 
-    The module's file would not do: what was imported from it may be older than what it holds now. `say` gives what
-    stands for its code.
+    The module's file would not do, because it may have changed since the import. `say` returns a value that represents
+    the code.
     """
     if not isinstance(function, FunctionType) or function.__closure__:
         raise TypeError(f"{function!r} is not a plain function of a module")
@@ -332,7 +335,7 @@ def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Names of all globals in code and in the functions inside it."""
+    """Return the names of all globals in code and its nested functions."""
     own = {str(step.argval) for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}
     return own.union(*[_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)])
 
@@ -343,7 +346,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 def _place(code: CodeType) -> tuple[str, str, int]:
-    """Position of code in the sources of bundles."""
+    """Return the position of code in the sources that bundles cover."""
     path = Path(code.co_filename).relative_to(bundle.PACKAGE)
     if path.parts[0] not in bundle.SOURCES:
         raise ValueError(path)

@@ -1,4 +1,4 @@
-"""A block of one tensor in all inputs as methods see it, and the result of merging it."""
+"""A block of one tensor from all inputs, as methods see it, and the result of merging it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ramerge.core.kernels.rounding import ROWS, Counts, is_narrowing, survey
 from ramerge.core.kernels.stochastic import round_stochastically
 
 Numbers: TypeAlias = NDArray[Any]
-"""float32 or float64."""
+"""An array of float32 or float64."""
 _NO_SCRATCH = np.empty((0, 0), np.uint8)
-# formats, inputs, output, counts of erased updates -> whether something is not finite
+# takes formats, inputs, output and counts of erased updates; returns whether something is not finite
 PieceKernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
 
 
@@ -28,18 +28,18 @@ def words_of(format: str, elements: int) -> int:
 
 
 def arithmetic(formats: Collection[str]) -> str:
-    """The format for computing with several formats: F64 if any input is, else F32."""
+    """Return the format for arithmetic on these formats: F64 if any is F64, otherwise F32."""
     return "F64" if "F64" in formats else "F32"
 
 
 def result_format(formats: Collection[str], out_format: str, *, stochastic: bool) -> str:
-    """The format in which a kernel writes a result: the output's, or the arithmetic's before random draws."""
+    """Return the format of a kernel's result: the output's, or the format for arithmetic if random draws round it."""
     wide = arithmetic(formats)
     return wide if stochastic and is_narrowing(FORMATS[wide].real, out_format) else out_format
 
 
 def rounding_counts(agents: int) -> Counts:
-    """Zeros for counts of rounding for so many agents: rows as `kernels.rounding` and `kernels.effect`."""
+    """Return zeroed rounding counts: one column per agent, rows of `kernels.rounding`, then of `kernels.effect`."""
     return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
 
 
@@ -49,9 +49,9 @@ class PieceResult:
 
     Attributes:
         nonfinite: whether an input or the result is not finite.
-        beyond: an agent, or all if there is one number, has moved an element where |agent - base| > beyond.
-        rounded_by_kernel: whether the kernel rounded the result itself, so that a sample must be merged once more,
-            without rounding, to measure what that did.
+        beyond: a threshold for each agent, or one for all: an agent has moved an element if |agent - base| > beyond.
+        rounded_by_kernel: whether the kernel rounded the result itself, so that a sample must be merged again without
+            rounding to measure its effect.
     """
 
     nonfinite: bool
@@ -61,29 +61,29 @@ class PieceResult:
 
 @dataclass(frozen=True)
 class Piece:
-    """The same elements of all inputs: the base (for methods that need it), agents, their importances (likewise).
+    """The same elements of all inputs: the base and importances (for methods that need them), and the agents.
 
-    What follows the last element in its word must be zero in every input.
+    If the last word is not full, its remainder must be zero in every input.
 
     Attributes:
-        tensor: name of the tensor that it is a piece of.
-        shape: shape of that tensor.
-        start: index in that tensor of the first element; even.
-        elements: how many there are.
-        which: which inputs there are, and of how many agents.
+        tensor: name of the whole tensor.
+        shape: shape of the whole tensor.
+        start: index of the first element in the tensor; even.
+        elements: number of elements.
+        which: the roles of the inputs, and the number of agents.
         formats: formats of the inputs, keys of `FORMATS`.
         inputs: words of the inputs.
         out_format: format of the result.
         out: words of the result.
-        scratch: uint8, rows with room for the elements in `arithmetic`: one for each input and one for the result where
-            there is no loop for the formats, and for whole tensors; one for the result where only stochastic rounding
-            needs it. Otherwise it may be empty.
-        transposed: whether it is a linear weight that is stored as (in, out).
-        seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
-        operator: the method's operator from recorded inputs of the tensor; None without any.
-        solver: where whole matrices are solved for (`linalg.solver.Solver`); None for here.
-        counts: as `rounding_counts`, for N agents behind the base: where to count what rounding does to the result;
-            None if it is not needed, or if there is no base to compare with.
+        scratch: uint8, rows with room for the elements in the format of `arithmetic`: one for each input and one for
+            the result if there is no loop for the formats, and for whole tensors; one for the result if only
+            stochastic rounding needs it. Otherwise it may be empty.
+        transposed: whether the tensor is a linear weight that is stored as (in, out).
+        seed: seed of stochastic rounding (`kernels.stochastic`); None to round to nearest.
+        operator: the operator that the method computed from recorded inputs of the tensor; None if there are none.
+        solver: solves for whole matrices on a device (`linalg.solver.Solver`); None to solve on the CPU.
+        counts: `rounding_counts` of N agents, to which the effects of rounding are added; None if they are not needed,
+            or if there is no base to compare with.
     """
 
     tensor: str
@@ -101,13 +101,13 @@ class Piece:
     operator: Any = None
     solver: Any = None
     counts: Counts | None = None
-    # the inputs in `arithmetic` once they were widened, also for what `replace` makes of this piece
+    # the inputs widened to the format of `arithmetic`, shared with pieces that `replace` makes of this one
     _widened_inputs: dict[str, list[Words]] = field(default_factory=dict)
 
     def compute(self, kernel: PieceKernel, beyond: tuple[float, ...] = (0.0,)) -> PieceResult:
-        """Call `kernel(loop, inputs, out, counts)`, and round its result if it could not.
+        """Call `kernel(loop, inputs, out, counts)`, and round its result unless the kernel did.
 
-        A kernel that rounds by itself, to a 16-bit format, is given `counts`. `beyond` is that of the result.
+        `counts` is None unless the kernel rounds to the output's format itself. `beyond` is copied to the result.
         """
         loop, inputs = self._loop_and_inputs(
             result_format(self.formats, self.out_format, stochastic=self.seed is not None)
@@ -122,7 +122,7 @@ class Piece:
         return PieceResult(self.round_result(loop, inputs, result, beyond) or is_nonfinite, beyond)
 
     def exact(self) -> Piece:
-        """The same inputs, with a result of its own in `arithmetic` that nothing rounds or counts."""
+        """Return a piece with the same inputs, and an unrounded, uncounted result in the format of `arithmetic`."""
         format = arithmetic(self.formats)
         inputs, out = self._wide_inputs(format), np.empty(self.elements, FORMATS[format].word)
         formats = (format,) * len(inputs)
@@ -131,36 +131,36 @@ class Piece:
         )
 
     def result(self, shape: tuple[int, ...]) -> Numbers:
-        """The result of a piece that is `exact`."""
+        """Return the result of a piece that `exact` returned, as numbers."""
         return self.out.view(FORMATS[self.out_format].real).reshape(shape)
 
     def unrounded(self, result: PieceResult) -> Iterator[Piece]:
-        """Inputs to merge once more, in `arithmetic`, for measuring: the sample of a kernel's rounded elements."""
+        """Yield sample pieces to merge again without rounding, if the kernel rounded its result; for `measure`."""
         if self.counts is not None and result.rounded_by_kernel:
             for begin, end in self._sample_ranges():
                 yield self._sample(begin, end, None)
 
     def measure(self, sample: Piece, result: PieceResult) -> None:
-        """Count the effect of rounding on the merged sample of `unrounded`."""
+        """Count the effects of rounding on a merged sample piece of `unrounded`."""
         first = sample.start - self.start
         stored_numbers = self._numbers(self.out_format, self.out, first, first + sample.elements)
         self._measure(sample, stored_numbers, result.beyond)
 
     def copy(self) -> bool:
-        """Store the first input, rounded if need be; True if that meets a number that is not finite."""
+        """Store the first input, rounded if necessary; return whether rounding produced a number that is not finite."""
         if self.formats[0] == self.out_format:
             self.out[:] = self.inputs[0]
             return False
         return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
 
     def count_stored(self, stored: NDArray[np.float32], result_of_piece: PieceResult) -> None:
-        """Count the effect of storing a float32 result, read back as `stored`; float64 inputs are not counted."""
+        """Count the effects of storing a float32 result that is read back as `stored`; not with float64 inputs."""
         if self.counts is not None and "F64" not in self.formats:
             result, words = self.out[: self.elements], stored.view(np.uint32)
             self._count(*self._loop_and_inputs("F32"), result, "F32", words, result_of_piece.beyond, self.counts)
 
     def numbers(self, shape: tuple[int, ...] | None = None) -> list[Numbers]:
-        """The inputs in float32 or float64, by default in the tensor's shape, for a piece that is all of it."""
+        """Return the inputs of a piece of the whole tensor as float32 or float64, by default in the tensor's shape."""
         real = FORMATS[arithmetic(self.formats)].real
         shape = self.shape if shape is None else shape
         return [
@@ -168,13 +168,11 @@ class Piece:
         ]
 
     def compute_numbers(self, function: Callable[..., Numbers], shape: tuple[int, ...] | None = None) -> PieceResult:
-        """Store `function(*numbers)` of the inputs as `numbers` gives them."""
+        """Store `function(*numbers)`, where `numbers` are the inputs as `self.numbers(shape)` returns them."""
         return self.store(function(*self.numbers(shape)), self.widened())
 
     def store(self, numbers: Numbers, inputs: list[Words] | None = None) -> PieceResult:
-        """Store a result of any shape, in `arithmetic` or to be brought to it. Where `inputs` are given, in
-        `arithmetic` too, it is counted what rounding does.
-        """
+        """Store a result of any shape. With `inputs` in the format of `arithmetic`, count the effects of rounding."""
         loop = uniform(arithmetic(self.formats), len(self.inputs))
         result = np.ascontiguousarray(numbers, loop.out.real).reshape(-1)
         if loop.out.name != self.out_format:
@@ -184,7 +182,7 @@ class Piece:
         return PieceResult(not bool(np.isfinite(result).all()))
 
     def widened(self) -> list[Words]:
-        """The inputs in `arithmetic`."""
+        """Return the inputs in the format of `arithmetic`."""
         return self._wide_inputs(arithmetic(self.formats))
 
     def observe(self, kernel: Callable[[Loop, list[Words]], bool]) -> bool:
@@ -192,7 +190,7 @@ class Piece:
         return kernel(*self._loop_and_inputs(self.formats[0]))
 
     def compare(self, kernel: Callable[[Loop, list[Words], Words], bool]) -> bool:
-        """Call `kernel(loop, inputs, result)` with the earlier result."""
+        """Call `kernel(loop, inputs, result)` with the stored result, widened if necessary."""
         loop, inputs = self._loop_and_inputs(
             result_format(self.formats, self.out_format, stochastic=self.seed is not None)
         )
@@ -210,7 +208,7 @@ class Piece:
         return uniform(format, len(self.inputs)), self._wide_inputs(format)
 
     def _wide_inputs(self, format: str) -> list[Words]:
-        """The inputs in `arithmetic`; widened once for several merges of one piece."""
+        """Return the inputs in `format`; widened once for several merges of a piece."""
         if set(self.formats) == {format}:
             return self.inputs
         if format not in self._widened_inputs:
@@ -225,7 +223,7 @@ class Piece:
         return self.scratch[index, : self.elements * form.itemsize].view(form.word)
 
     def round_result(self, loop: Loop, inputs: list[Words], result: Words, beyond: tuple[float, ...] = (0.0,)) -> bool:
-        """Round a result to the output, and count the effect; True if something is not finite."""
+        """Round a result to the output's format and count the effects; return whether something is not finite."""
         real, target = loop.out.name, self.out_format
         if self.seed is not None and is_narrowing(loop.out.real, target):
             is_nonfinite = round_stochastically(
@@ -256,9 +254,9 @@ class Piece:
         beyond: tuple[float, ...],
         counts: Counts,
     ) -> None:
-        """Count the effect of storing a result on the agents' updates: exactly, and more in a sample.
+        """Count the effects of storing a result on the agents' updates, and measure more on a sample.
 
-        `stored_words` is what is read back, one element a word of the format `target`.
+        `stored_words` is the result as it is read back, in the format `target` with one element per word.
         """
         behind = 1 + counts.shape[1]
         loop_without_importances = Loop(loop.inputs[:behind], loop.out)

@@ -1,12 +1,12 @@
-"""float32 to codes of 8 bits and scales, block by block of a grid: the inverse of `dequantize`.
+"""Turns float32 into 8-bit codes and scales, block by block of a grid: the inverse of `dequantize`.
 
-The scale of a block is max(largest magnitude, 1e-12) / largest code, and a code is its number over the scale, cut to
-the range of codes and rounded to nearest even. So do it the tools that make such checkpoints (for example
-`tools/convert_hf_to_fp8.py` of THUDM/slime), in float32. A scale that is stored shorter is rounded first: to bfloat16,
-or up to a power of two, as also where the model's scales are powers of two by its configuration (`scale_fmt: ue8m0`).
+The scale of a block is max(largest magnitude, 1e-12) / largest code. A code is the number divided by the scale, clipped
+to the range of codes and rounded to nearest even, all in float32; tools that write such checkpoints do the same (for
+example, `tools/convert_hf_to_fp8.py` of THUDM/slime). A scale with a shorter format is rounded first: to bfloat16, or
+up to a power of two, which the model's configuration may also require of other formats (`scale_fmt: ue8m0`).
 
-A block that equals, bit for bit, the old codes times the scale keeps both: quantizing numbers once more would change
-scales in their last place.
+A block that equals its old codes times their scale bit for bit keeps both: quantizing again would change scales in the
+last place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ramerge.core.kernels import native
 from ramerge.core.kernels.dequantize import SCALES, Grid
 from ramerge.core.kernels.native import Kernel
 
-# The intrinsic that makes a code, and the largest number that has one.
+# The intrinsic that rounds to a code, and the largest number that has a code.
 CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
 # Rounding of a scale to its stored format; afterwards `scale` is a reader's value.
 STORES = {
@@ -33,7 +33,7 @@ STORES = {
                 scale = e8m0(new_scales[at])""",
 }
 
-# A scale that will be a power of two, whatever its format: above float32's largest one there is none.
+# Rounds a scale up to a power of two, whatever its format.
 _POWER = "scale = e8m0(to_e8m0(scale))"
 
 _TEXT = """
@@ -80,7 +80,7 @@ def {name}(
 """
 
 
-# Scales of groups of float4 codes, and their new values: of NVFP4, the second scale stays as it is; those of MXFP4 are
+# New scales of groups of float4 codes, by format. In NVFP4, the second scale stays as it is; in MXFP4, scales are
 # powers of two (OCP Microscaling Formats, section 6.3).
 GROUPS = {
     "F8_E4M3": "e4m3(to_e4m3(min(largest / np.float32(6) * divisor / factor, np.float32(448)))) * factor / divisor",
@@ -116,9 +116,7 @@ def {name}(values, old, out, group, columns, factor, divisor):
 def _survive(scales: str) -> Kernel:
     name = f"survive_e2m1_{scales.lower()}"
     code = []
-    for index in reversed(
-        range(len(_E2M1) - 1)
-    ):  # halfway between two numbers, the one with an even code is the nearer
+    for index in reversed(range(len(_E2M1) - 1)):  # ties go to the number with an even code
         bound, compare = (_E2M1[index] + _E2M1[index + 1]) / 2, "<" if index % 2 else "<="
         code += [f"if over {compare} np.float32({bound:g}):", f"    code = np.float32({_E2M1[index]:g})"]
     text = native.fill(_SURVIVE, name=name, scale=GROUPS[scales], code=code)
@@ -136,12 +134,17 @@ def survive(
     factor: float = 1.0,
     divisor: float = 1.0,
 ) -> None:
-    """Write numbers as they read after quantization to float4 (e2m1). Nothing is stored.
+    """Write numbers to `out` as they would read after quantization to float4 (e2m1); no codes are stored.
 
     Args:
         scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).
-        values: 1-D: whole rows of a matrix.
-        old: the stored numbers, of the same size. A group that equals them bit for bit stays as stored.
+        values: 1-D, whole rows of a matrix.
+        old: the numbers before the merge, of the same size. A group that equals them bit for bit does not change.
+        group: elements of a group.
+        columns: columns of the matrix.
+        out: float32, of the same size.
+        factor: multiplies every scale (the second scale of ModelOpt's NVFP4).
+        divisor: divides every scale (the global scale of compressed-tensors' NVFP4).
     """
     if values.size:
         _survive(scales)(values, old, out, group, columns, factor, divisor)
@@ -182,10 +185,14 @@ def quantize(
     Args:
         codes: format of the codes, a key of `CODES`.
         scales: format of the scales: F32, BF16 or F8_E8M0.
-        values: 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
-        old: of the same size: the numbers of `old_codes` and `old_scales`.
-        old_codes: one for each number.
-        first: index of the first element; it begins a row of blocks.
+        values: 1-D, whole rows of blocks from a stack of matrices.
+        old: the numbers that `old_codes` and `old_scales` encode, of the same size.
+        old_codes: one code for each number.
+        old_scales: the scales of these blocks.
+        grid: the layout of the scales.
+        first: index of the first element, which begins a row of blocks.
+        new_codes: array for the new codes.
+        new_scales: array for the new scales.
         powers: whether every new scale is rounded up to a power of two.
     """
     if values.size:

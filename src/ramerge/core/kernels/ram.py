@@ -1,11 +1,11 @@
 """Counting and merging for Reinforced Agent Merging (arXiv 2601.13572, equations 1, 2 and 7).
 
-One loop reads every input once and keeps everything else in registers. The number of agents, the formats and what the
-loop has to do are fixed when it is compiled, because a loop over agents inside the loop over elements is five times
-slower. So the source of each kernel is written out from the template below, one line an agent; `native` compiles it on
-first use and keeps it.
+A loop reads every input once and holds everything else in registers. The number of agents, the formats and the tasks
+of the loop are fixed when it is compiled, because a loop over agents inside the loop over elements is five times
+slower. So the source of each kernel is generated from the template below, one line per agent; `native` compiles it on
+first use and stores it.
 
-Sums run over the agents in order, nothing is contracted or reassociated: the results are those of NumPy, bit for bit.
+Sums run over the agents in order, and nothing is contracted or reassociated: results equal NumPy's bit for bit.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def {name}(base, {agents}, {lambdas}, {epsilons}, out, counts, rounding):
     return peak
 """
 
-# What several agents moved becomes, from the sum of their task vectors and their number. One that a single agent moved
-# stays as it is in all of them. `high` and `low` are the extremes of the movers and 0, so where all agree in sign, one
-# of them is 0. A NaN is in `total`, but not in the extremes.
+# How elements that several agents moved are combined, from the sum of the task vectors and the number of these agents.
+# With a single mover, all combinations return its task vector. `high` and `low` are the extremes of the movers' task
+# vectors and 0, so if all signs agree, one of the two is 0. A NaN reaches `total`, but not the extremes.
 COMBINATIONS = {
     "mean": "total / c",
     "agree_max": "total / c if (low < zero and high > zero) or total != total else low + high",
@@ -48,16 +48,18 @@ COMBINATIONS = {
 
 @dataclass(frozen=True)
 class _RamLoop:
-    """Kind of a loop over a base and agents.
+    """The variant of a loop over a base and agents.
 
     Attributes:
-        epsilons: their number, 1 if all agents have the same.
-        merges: a key of `SHARED`, to store the merged elements; if empty, only count.
-        rescales: unique elements times lambda.
-        rounds: whether to count the updates that storing them in the format erases.
-        allow_nonfinite: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN counts as moved, so that it
-            reaches `peak`, which is how non-finite values are noticed at no cost. Where a NaN does not reach the
-            result, `peak` is of task vectors too.
+        loop: formats of the inputs and of the result.
+        epsilons: the number of thresholds; 1 if all agents share one.
+        merges: a key of `COMBINATIONS`, to store merged elements; if empty, only count.
+        rescales: whether to multiply unique elements by lambda.
+        counts: whether to count moved and unique elements.
+        rounds: whether to count the updates that storing in the output's format erases.
+        allow_nonfinite: whether a NaN counts as not moved, as in IEEE comparisons. Otherwise it counts as moved, so
+            that it reaches `peak` through the result, which detects non-finite values at no cost. If a NaN cannot reach
+            the result, `peak` also covers task vectors.
     """
 
     loop: Loop
@@ -77,7 +79,7 @@ class _RamLoop:
         rule = f"merge_{self.merges}".removesuffix("_mean")
         tasks = ((rule, self.merges), ("rescale", self.rescales), ("count", self.counts), ("survey", self.rounds))
         task = "_".join(word for word, does in tasks if does)
-        return f"{task}_{self.loop.name}_{len(self.agents)}" + ("_nonfinite" if self.allow_nonfinite else "")
+        return f"{task}_{self.loop.formats_suffix}_{len(self.agents)}" + ("_nonfinite" if self.allow_nonfinite else "")
 
     def source(self) -> str:
         form, counters = self.loop.out, Counters(len(self.agents))
@@ -102,9 +104,9 @@ class _RamLoop:
         )
 
     def _element(self, part: int, counters: Counters) -> list[str]:
-        """One element: `b` is the base, `tau` a task vector, `c` the number of agents that moved it.
+        """Return source code for one element: `b` is the base, `tau` a task vector, `c` how many agents moved it.
 
-        `active` holds one bit for each agent that moved it, in that agent's field.
+        `active` has one bit for each agent that moved it, in the agent's field.
         """
         lines = [f"b = {self.loop.element(0, part, 'base[i]')}", "total, scale, c = zero, one, zero"]
         lines += ["high, low = zero, zero"] if self.merges == "agree_max" else []
@@ -142,12 +144,14 @@ def _ram_kernel(task: _RamLoop) -> Kernel:
 
 
 def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts: Counts) -> bool:
-    """Add to `counts` the moved and the unique elements of each agent (equations 1 and 2).
+    """Add the moved and the unique elements of each agent to `counts` (equations 1 and 2).
 
     Args:
-        epsilons: one for each agent, or only one: an element has moved where |agent - base| > epsilon, compared in the
-            loop's real type.
-        counts: int64 array of shape (2, N): elements moved, elements that only this agent moved.
+        loop: formats of the inputs.
+        inputs: base and N agents, 1-D arrays of words in these formats, of equal length.
+        epsilons: a threshold for each agent, or one for all: an element has moved if |agent - base| > epsilon, compared
+            in the loop's real type.
+        counts: int64, shape (2, N): elements that the agent moved, elements that only this agent moved.
 
     Returns:
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
@@ -173,19 +177,19 @@ def merge(
 
     Args:
         loop: formats of the inputs and of `out`.
-        inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
-        epsilons: the thresholds of `count`.
-        lambdas: N scales of the unique elements, rounded here to the real type; None for plain RAM.
-        out: words, of the inputs' length.
-        counts: filled as by `count` where given.
-        allow_nonfinite: take NaN and Inf as they come: a NaN is no update.
-        rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
-            `kernels.rounding` has it.
-        combination: the treatment of elements that several agents moved, a key of `SHARED`.
+        inputs: base and N agents, 1-D arrays of words in these formats, of equal length.
+        epsilons: thresholds, as for `count`.
+        lambdas: N factors of unique elements, rounded here to the real type; None for plain RAM.
+        out: array for the result, of the inputs' length.
+        counts: if given, added to as in `count`.
+        allow_nonfinite: compute with NaN and Inf; a NaN does not count as moved.
+        rounding: int64, shape (2, N): counts of updates that rounding erases (`kernels.rounding`), added to; only for
+            a 16-bit result.
+        combination: how to combine elements that several agents moved, a key of `COMBINATIONS`.
 
     Returns:
-        True if a result is not finite: an input is not, or a finite result overflows the format; if `allow_nonfinite`,
-        also if a difference overflows.
+        True if a result is not finite, because an input is not or the result overflows the format; with
+            `allow_nonfinite`, also if a difference overflows.
     """
     n = len(inputs) - 1
     does = (combination, lambdas is not None, counts is not None, rounding is not None, allow_nonfinite)

@@ -1,10 +1,9 @@
-"""Updates that the last rounding of a merge erases, counted over all elements.
+"""Counts updates that the final rounding of a merge erases, over all elements.
 
-An agent's *updates* are the elements that it moved and that the merge changes. An update is *erased* where the result,
-once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned.
-
-Loops that round on the way (16-bit formats) count on the way, with `Counters`; where the result is there in float32 or
-float64 before it is rounded, `survey` counts it. `kernels.effect` measures more, on a sample.
+An agent's *updates* are the elements that it moved and that the merge changes. An update is *erased* if the result,
+rounded to the output's dtype, equals the base in that dtype: nothing of the update is left in the output. Loops that
+round their results themselves (to 16-bit formats) also count, with `Counters`; if the result exists in float32 or
+float64 before it is rounded, `survey` counts. `kernels.effect` measures more, on a sample.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from ramerge.core.kernels.native import Kernel
 
 # What is counted, by agent.
 Counts = NDArray[np.int64]
-"""An array to count in, of shape (rows, agents)."""
+"""An array of counts, of shape (rows, agents)."""
 ROWS = ("updates", "erased")
 
-# Counters are fields of 16 bits, so they are flushed after this many words, of two elements at most.
+# Counters are 16-bit fields, so they are flushed after this many words, which have at most two elements each.
 CHUNK_WORDS = 1 << 14
 
 
 def is_narrowing(real: type[np.generic], target: str) -> bool:
-    """Whether rounding from `real` (float32 or float64) to a format can lose anything."""
+    """Whether rounding from `real` (float32 or float64) to the format `target` can lose precision."""
     return FORMATS[target].itemsize < np.dtype(real).itemsize
 
 
 def rounded(form: ElementFormat, target: str, value: str) -> str:
-    """Source of `value`, of the format's real type, rounded to nearest even in `target` and widened again; exact."""
+    """Return source code that rounds `value` to nearest even in `target`, and widens it to the format's real type."""
     if not is_narrowing(form.real, target):
         return value
     if target == "F32":
@@ -45,7 +44,7 @@ def rounded(form: ElementFormat, target: str, value: str) -> str:
 
 
 def kept_base(loop: Loop, target: str) -> str:
-    """Source of the base `b`, the loop's first input, as stored in `target`."""
+    """Return source code for the base `b`, the loop's first input, as it would be stored in `target`."""
     return "b" if loop.inputs[0].name == target else rounded(loop.out, target, "b")
 
 
@@ -55,15 +54,15 @@ def _stored_value(target: str, value: str) -> str:
 
 
 def names_of(name: str, numbers: int, agents: int) -> list[str]:
-    """Names in source of a number of each agent: names of their own, or one name if all have the same number."""
+    """Return the name, in source code, of each agent's number: separate names, or one name if all share a number."""
     return [f"{name}{t}" for t in range(agents)] if numbers > 1 else [name] * agents
 
 
 class Counters:
-    """Source of the counters in a loop over words: fields of 16 bits, two agents to a register.
+    """Generates source code for counters in a loop over words: 16-bit fields, two agents per register.
 
-    A field holds what at most 65,535 elements add to it, so that a loop must flush them after as many. `active` is one
-    bit for each agent that moved an element, in that agent's field.
+    A loop must flush the counters after at most 65,535 elements. `active` has one bit for each agent that moved the
+    current element, in the agent's field.
     """
 
     def __init__(self, agents: int) -> None:
@@ -72,29 +71,29 @@ class Counters:
 
     @property
     def combined(self) -> str:
-        """`active` of all agents, each with a bit of its own."""
+        """An expression that combines `active` of all agents, with one bit for each agent."""
         bits = "active0"
         for pair in self.pairs[1:]:
             bits = f"or32(double32({bits}), active{pair})"
         return bits
 
     def clear(self, names: Sequence[str]) -> list[str]:
-        """Set counters of these names, or `active`, to 0."""
+        """Return source code that sets counters with these names, or `active`, to 0."""
         return [f"{name}{pair} = nothing" for name in names for pair in self.pairs]
 
     def mark(self, agent: int, condition: str) -> str:
-        """Set an agent's bit of `active` where the condition `condition` holds."""
+        """Return source code that sets an agent's bit of `active` if `condition` holds."""
         flag = f"active{agent // 2}"
         return f"{flag} = or32({flag}, field{agent % 2}) if {condition} else {flag}"
 
     def count(self, name: str, where: str = "") -> list[str]:
-        """Add `active` to counters, everywhere or where a condition holds."""
+        """Return source code that adds `active` to counters, always or only if the condition `where` holds."""
         condition = f" if {where} else {name}{{pair}}" if where else ""
         line = f"{name}{{pair}} = add32({name}{{pair}}, active{{pair}}){condition}"
         return [line.format(pair=pair) for pair in self.pairs]
 
     def flush(self, array: str, names: Sequence[str], start: str = "") -> list[str]:
-        """Add the counters to an array from the index `start` on, one row for each of them."""
+        """Return source code that adds counters to an array, one row per name, from the index `start` on."""
         n = len(self.agents)
         places = range(len(names) * n)
         at = [f"{start} + np.uint64({place})" if start else f"{place}" for place in places]
@@ -105,7 +104,7 @@ class Counters:
         ]
 
     def survey(self, loop: Loop, target: str, result: str, stored_value: str = "") -> list[str]:
-        """Count the element whose `result`, of the base `b`, is to be rounded, or is `stored_value` already."""
+        """Return source code that counts an element with base `b`: `result` is stored rounded, or as `stored_value`."""
         same = f"{stored_value or rounded(loop.out, target, result)} == {kept_base(loop, target)}"
         lines = [f"changed = {result} != b", f"same = changed and {same}"]
         return [*lines, *self.count("updates", "changed"), *self.count("erased", "same")]
@@ -134,15 +133,16 @@ def survey(
     beyond: Sequence[float],
     counts: NDArray[np.int64],
 ) -> None:
-    """Count what rounding a result to a format did to the updates of N agents.
+    """Count the updates of N agents, and the updates that rounding a result to a format erased.
 
     Args:
         loop: formats of the inputs, and of the result: F32 or F64.
-        inputs: words of the base and the agents; as long as the result, or longer.
-        target: the format that the result was rounded to. F32 for a float32 result that is stored as other numbers.
-        stored_words: the result as it is read back: words of `target`, one element a word.
-        beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
-        counts: shape (2, N) or more rows, added to: updates, and those of them that rounding erased.
+        inputs: words of the base and the agents, at least as long as the result.
+        result: the result before rounding.
+        target: the format that the result was rounded to; F32 for a float32 result that is stored as codes.
+        stored_words: the result as it is read back, in the format `target` with one element per word.
+        beyond: a threshold for each agent, or one for all: an agent has moved an element if |agent - base| > beyond.
+        counts: at least 2 rows and N columns, added to: updates and erased updates.
     """
     _survey(loop, target, len(beyond))(*inputs, result, stored_words, *beyond, counts.reshape(-1))
 

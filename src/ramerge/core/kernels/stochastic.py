@@ -1,18 +1,18 @@
-"""Stochastic rounding: a random draw decides between the two neighbors of a number, so that it is right on average.
+"""Stochastic rounding: a random draw chooses between the two neighbors of a number, so that the mean error is 0.
 
 Let x be a finite number, L <= |x| <= U its neighbors in magnitude in the target format, and p = (|x| - L) / (U - L).
-A draw is a number c of k bits. |x| becomes U where c + floor(p * 2^k) >= 2^k, otherwise L; the sign stays. So the
-probability of U is p, rounded down to a multiple of 2^-k. From float32 to bfloat16 k = 16, and to float16 k = 32; from
-float64 k = 64. That is all that rounding discards, but for numbers below 2^-32 in float16 and likewise small ones of
-float64, which lose further bits of p.
+A draw is a number c of k bits. |x| becomes U if c + floor(p * 2^k) >= 2^k, otherwise L; the sign stays. So the
+probability of U is p, rounded down to a multiple of 2^-k. From float32 to bfloat16, k = 16, and to float16, k = 32;
+from float64, k = 64. These k bits hold everything that rounding discards, except for very small numbers (below 2^-32 in
+float16, and likewise from float64), whose p loses further bits.
 
-Three kinds of numbers are rounded to nearest even instead: those that equal the base, because no agent changed them;
-those whose U would be infinite, so that only what overflows to nearest overflows; and what is not finite.
+Three kinds of numbers are rounded to nearest even instead: numbers that equal the base, because no agent changed them;
+numbers whose U would be infinite, so that a number overflows only if it does so to nearest; and NaN and Inf.
 
 The key of a tensor is the first 8 bytes of SHA-256 over the UTF-8 text "ramerge rounding\\n{seed}\\n{tensor}" (\\n is a
-line feed), as two little-endian 32-bit words. A block of Threefry-2x32-20 under that key, first word x, second word y,
-is a number x + 2^32 y, and holds 64 / k draws, from its lowest bits up. Element i of a tensor takes draw i mod (64 / k)
-of the block of the 64-bit counter floor(i * k / 64), whose low half is the first word that is enciphered.
+line feed), as two little-endian 32-bit words. A block of Threefry-2x32-20 under this key, with first word x and second
+word y, is the number x + 2^32 y; it holds 64 / k draws, from the lowest bits up. Element i of a tensor takes draw
+i mod (64 / k) of the block for the 64-bit counter floor(i * k / 64), whose low half is the first enciphered word.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.threefry import key_words
 from ramerge.core.kernels.threefry import words as words_of_key
 
-# Draws are made for so many elements at a time, so that they stay in the processor's cache.
+# The number of elements that get their draws at a time, so that the draws stay in the processor's cache.
 _CHUNK = 1 << 16
 
 
 def draw_bits(source: str, target: str) -> int:
-    """Bits of the draws with which F32 or F64 is rounded to a shorter format."""
+    """Return the number of bits in a draw for rounding F32 or F64 to a shorter format."""
     if source == "F64":
         return 64
     return 16 if target == "BF16" else 32
@@ -49,12 +49,17 @@ def round_stochastically(
     start: int,
     base: tuple[str, Words] | None,
 ) -> bool:
-    """Write numbers in a shorter format, each as one of its two neighbors there, as a random draw decides.
+    """Round numbers to a shorter format, each to one of its two neighbors, chosen by a random draw.
 
     Args:
-        source: F32 or F64, the format of `words`.
-        target: the format of `out`, a key of `FORMATS` that is shorter.
-        start: index in that tensor of the first element.
+        source: the format of `words`, F32 or F64.
+        words: the numbers.
+        target: the format of `out`, a shorter key of `FORMATS`.
+        out: array for the result.
+        elements: number of elements.
+        seed: the recipe's seed.
+        tensor: the tensor's name.
+        start: index of the first element in the tensor.
         base: format and words of the base, if there is one: numbers that equal it are rounded to nearest.
 
     Returns:
@@ -67,7 +72,7 @@ def round_stochastically(
     base_values = against.array(base[1], elements) if against is not None and base is not None else values
     kernel = _kernel(before, after, against, bits)
     key = key_words(hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest())
-    peak, each = 0, 64 // bits  # draws of a word
+    peak, each = 0, 64 // bits  # draws per block
     for first in range(0, elements, _CHUNK):
         part = slice(first, min(first + _CHUNK, elements))
         word, offset = divmod(start + first, each)
@@ -94,7 +99,7 @@ _LARGEST = {"BF16": 3.3895313892515355e38, "F16": 65504.0, "F32": 3.402823466385
 
 @cache
 def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Kernel:
-    """The loop from one format to another. Without a base, its array is not looked at."""
+    """Return the loop from one format to another. Without a base, the argument `base` is ignored."""
     before, after = source.name.lower(), target.name.lower()
     name = f"{before}_drawn_to_{after}"
     text = _SOURCE.format(

@@ -1,8 +1,9 @@
-"""Norms and dot products: sums of formulas' values and of their products over a tensor's segments.
+"""Norms and dot products: sums of a formula's values, or of products of two values, over a tensor's segments.
 
 Terms are float64. A segment of 16,384 elements or more is added up in 1024 lanes: element i goes to lane i % 1024, in
-order. Then the upper half of the lanes is added to the lower one, until one is left. Shorter segments have fewer lanes.
-So there is one order, which suits vectors, whatever the formats, processors, blocks and threads.
+order. Then the upper half of the lanes is repeatedly added to the lower half until one lane is left. Shorter segments
+have fewer lanes. So the order of additions, which suits vector units, does not depend on formats, processors, blocks
+and threads.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from ramerge.core.kernels.elementwise import Element, Inputs, task_vectors
 from ramerge.core.kernels.native import Kernel
 
 LANES = 1024
-_ROOM = LANES + 8  # for the lanes of a term, so that those of several do not meet in the same lines of the cache
-_TERMS = 36  # at a time; a loop over more is not vectorized
-_SIDE = 6  # agents by agents that have as many products
-_FEW = 16  # agents of one loop
+_ROOM = LANES + 8  # memory for the lanes of a term; padded, so that lanes of several terms do not share cache lines
+_TERMS = 36  # the most terms of a loop; a loop over more is not vectorized
+_SIDE = 6  # tiles of 6 by 6 agents have that many products
+_FEW = 16  # the most agents of one loop
 
 
 def products(agents: int) -> tuple[tuple[int, int], ...]:
-    """The terms that `sums` takes for a Gram matrix: every agent with itself and with those before it."""
+    """Return the terms of a Gram matrix for `sums`: every agent with itself and with all earlier agents."""
     return tuple((i, j) for i in range(agents) for j in range(i + 1))
 
 
 def squares(agents: int) -> tuple[tuple[int, int], ...]:
-    """The terms that `sums` takes for every agent's sum of squares."""
+    """Return the terms for `sums` that give each agent's sum of squares."""
     return tuple((t, t) for t in range(agents))
 
 
 def totals(agents: int) -> tuple[tuple[int, int], ...]:
-    """The terms that `sums` takes for every agent's plain sum."""
+    """Return the terms for `sums` that give each agent's plain sum."""
     return tuple((t, agents) for t in range(agents))
 
 
@@ -52,15 +53,19 @@ def sums(
     each: Sequence[Sequence[float]] = (),
     common: Sequence[float] = (),
 ) -> tuple[NDArray[np.float64], bool]:
-    """Sums of each segment.
+    """Compute the sums of all terms in each segment.
 
     Args:
-        value: a plain function `value(t, taus, *of_each, *common)` of an agent's number, of all task vectors, and of
-            the agent's own numbers.
+        value: a plain function `value(t, taus, *of_each, *common)` of an agent's index, all task vectors, and the
+            agent's own numbers.
+        loop: formats of the inputs.
+        inputs: 1-D arrays of words in these formats, of equal length, in the order of `which`.
         which: the roles of the inputs; without a base, task vectors are the agents themselves.
-        terms: whose values are multiplied and summed, as numbers of agents; the number of agents itself stands for 1.
-        segment: elements of a segment; the last one may be shorter.
-        each: tuples of one number an agent, rounded here to the loop's real type.
+        terms: pairs of agents' indices whose values are multiplied and summed; the index N stands for the value 1.
+        segment: elements of a segment; the last segment may be shorter.
+        elements: elements of the inputs.
+        each: tuples with one number per agent, rounded here to the loop's real type.
+        common: numbers that all agents share, rounded likewise.
 
     Returns:
         float64 of shape (segments, terms), and whether an input or a value is not finite.
@@ -69,7 +74,7 @@ def sums(
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
     words, is_nonfinite = single.arrays(inputs, elements), False
     totals = np.zeros((-(-elements // segment), len(terms)))
-    # lanes of a segment: a power of two; fewer for short ones, which so have some rows of them
+    # lanes of a segment: a power of two; fewer for short segments, so that a lane gets several elements
     most = max(16, min(LANES, 1 << (max(segment // 16, 1).bit_length() - 1)))
     for places, agents in _groups(terms, which.agents):
         own = [0, *[1 + t for t in agents]] if which.base else agents
@@ -85,10 +90,10 @@ def sums(
 
 
 def _groups(terms: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[list[int], list[int]]]:
-    """The places of terms that are summed in one loop, and the agents whose task vectors these take.
+    """Yield the indices of terms that are summed in one loop, and the agents whose task vectors the loop takes.
 
-    Loops over few agents take all of them. Of many, a loop takes six by six, so that it is compiled for a few numbers
-    of agents only; their value must then be a matter of an agent's own task vector, as in a Gram matrix.
+    If there are few agents, a loop takes all of them. Otherwise, a loop takes tiles of six by six agents, so that it is
+    compiled for few numbers of agents only; a value must then depend on the agent's own task vector only.
     """
     if agents <= _FEW:
         for first in range(0, len(terms), _TERMS):
@@ -102,7 +107,7 @@ def _groups(terms: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[lis
         yield places, [t for side in sides for t in range(side * _SIDE, min((side + 1) * _SIDE, agents))]
 
 
-# Lanes that a short segment does not reach would stay 0, and are left out.
+# Lanes that a short segment does not reach would stay 0, so they are left out.
 _SOURCE = """
 def sums({arguments}):
     ZERO, ROOM = {real}(0), np.uint64({room})
@@ -137,7 +142,7 @@ def sums({arguments}):
 
 
 def _fold(lanes: int, first: int = 0, apart: int = 1) -> str:
-    """Source of the sum of the first lanes behind z, the upper half added to the lower one until one is left."""
+    """Return source code that sums lanes from z on: the upper half is added to the lower half until one is left."""
     if lanes == 1:
         return f"lanes[z + np.uint64({first})]"
     return f"({_fold(lanes // 2, first, 2 * apart)} + {_fold(lanes // 2, first + apart, 2 * apart)})"

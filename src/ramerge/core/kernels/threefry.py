@@ -1,4 +1,4 @@
-"""Threefry-2x32 with 20 rounds, a random generator without state (Salmon, Moraes, Dror and Shaw, "Parallel random
+"""Threefry-2x32 with 20 rounds, a stateless random number generator (Salmon, Moraes, Dror and Shaw, "Parallel random
 numbers: as easy as 1, 2, 3", SC 2011; Random123's threefry2x32, the generator of JAX).
 
 It enciphers a counter of two 32-bit words under a key of two words. All additions are modulo 2^32. With a third key
@@ -25,7 +25,7 @@ _PARITY = np.uint32(0x1BD11BDA)
 
 
 def threefry(low: Any, high: Any, key0: Any, key1: Any) -> Any:
-    """The two words of the block of a counter. Compiled only: words are uint32."""
+    """Return the two uint32 words of a counter's block. Only callable from compiled code."""
     keys = (key0, key1, xor32(xor32(key0, key1), _PARITY))
     x, y = add32(low, key0), add32(high, key1)
     for group in range(5):
@@ -38,12 +38,12 @@ def threefry(low: Any, high: Any, key0: Any, key1: Any) -> Any:
 
 
 def key_words(digest: bytes) -> tuple[int, int]:
-    """A key from the first 8 bytes of a digest, little end first."""
+    """Return the key in the first 8 bytes of a digest, little-endian."""
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
 
 
 def words(key: tuple[int, int], start: int, count: int) -> NDArray[np.uint32]:
-    """Words `start` to `start + count` under a key: word i is word i % 2 of the block of the 64-bit counter i // 2."""
+    """Return words `start:start + count` of a key: word i is word i % 2 of the block for the 64-bit counter i // 2."""
     offset = start % 2
     result = np.empty(-(-(count + offset) // 2) * 2, np.uint32)
     _blocks(result, start // 2, *key)

@@ -1,4 +1,4 @@
-"""Loops for weighted means of consecutive models: they add up each model's changes of its predecessor."""
+"""Loops for weighted means of models: they add up changes from one model to the next, or differences from a base."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramerge.core.kernels.element_formats import ELEMENTS, ElementFormat, Words
 from ramerge.core.kernels.native import Kernel
 
 GROUP = 8
-"""The most changes that a loop adds at once: their sum stays in a register meanwhile."""
+"""The most changes that a loop adds at once, with the sum in a register."""
 
 _ADD = """
 def add_changes({arguments}, weights, total):
@@ -46,10 +46,12 @@ def finish(total, out):
 
 
 def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]) -> None:
-    """Add to `total` each model's changes of its predecessor, times its weight, one after another.
+    """Add each model's change from its predecessor, times the model's weight, to `total`, one after another.
 
     Args:
-        models: 1-D arrays of equal length: one more than there are weights, at most `GROUP` more than one.
+        format: format of the models.
+        models: 1-D arrays of equal length: the first predecessor, then a model for each weight, at most `GROUP`.
+        weights: the weight of each model after the first.
         total: float32, or float64 for F64, of the models' length.
     """
     form = ELEMENTS[format]
@@ -60,9 +62,10 @@ def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], 
 def add_weighted(
     format: str, base: Words | None, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]
 ) -> None:
-    """Add to `total` each of some models, or its difference from a base, times its weight, one after another. Models
-    are 1-D; weights are rounded here to the type of `total`: float32, or float64 for F64. Without a base, the models
-    themselves are added.
+    """Add each model's difference from the base, times the model's weight, to `total`, one after another.
+
+    Models are 1-D; weights are rounded here to the type of `total`: float32, or float64 for F64. Without a base, the
+    models themselves are added.
     """
     form = ELEMENTS[format]
     words = [form.array(each, total.size) for each in ([] if base is None else [base]) + list(models)]
@@ -70,7 +73,7 @@ def add_weighted(
 
 
 def finish(total: NDArray[Any], out: NDArray[Any]) -> None:
-    """Add to `out` the sum of changes, of the same type of float. Where that is 0, `out` keeps every bit."""
+    """Add the sum of changes to `out`; both have the same dtype. Where the sum is 0, `out` keeps every bit."""
     _finishing(ELEMENTS["F32" if out.itemsize == 4 else "F64"])(total, out)
 
 

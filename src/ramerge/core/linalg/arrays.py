@@ -1,12 +1,12 @@
-"""Differences between NumPy's arrays and torch's, under the names of the array API standard where it has them.
+"""Bridges the differences between NumPy and torch, with the names of the array API standard where it has any.
 
-All of `linalg` is written once: operators, slices and methods such as `sum` are the same for both, and the rest is a
-function here, chosen by the kind of its argument. Eigenvalues, ranks and coefficients are NumPy's, wherever the
-matrices lie: they are few, and what is chosen by them is chosen by the same code. A layer of a page is taken instead of
-`array_api_compat`, because it needs decompositions in float32 as well, which NumPy's public functions compute in
-float64, and because NumPy 1.26 has no functions of the standard.
+`linalg` is written once for both: operators, slices and methods such as `sum` are the same, and the rest is a function
+here that checks the type of its argument. Eigenvalues, ranks and coefficients are always NumPy arrays: they are few,
+and the same code makes decisions from them on every device. This module is used instead of `array_api_compat` because
+`linalg` also needs decompositions in float32, which NumPy's public functions compute in float64, and because NumPy 1.26
+lacks the standard's functions.
 
-torch is imported where a tensor is made, and nowhere else.
+torch is only imported to create a tensor.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = Any
-"""An array of NumPy, or a tensor of torch, on any device."""
+"""A NumPy array, or a torch tensor on any device."""
 Real = Literal["float32", "float64"]
 
 SMALL = 256
-"""A side up to which everything is float64: it takes no time."""
+"""Matrices with sides up to this are always computed in float64, because they take little time."""
 
-_FULL = 1e-6  # the least eigenvalue over the largest one of a matrix whose vectors are refined
-_ENOUGH = 1e-5  # of a step, whose square is the error that is left
+_FULL = 1e-6  # vectors are refined only if the smallest eigenvalue over the largest is above this
+_ENOUGH = 1e-5  # a refinement step this small is the last: its square is the remaining error
 _MOST_STEPS = 3
 _refines: ContextVar[bool] = ContextVar("refines", default=False)
 
 
 class DoubleMissingError(RuntimeError):
-    """A device has no float64."""
+    """A device does not support float64."""
 
 
 def real_of(x: Array) -> Real:
@@ -41,7 +41,7 @@ def real_of(x: Array) -> Real:
 
 
 def astype(x: Array, real: Real) -> Array:
-    """In that dtype; without a copy if it is already."""
+    """Convert an array to a dtype; without a copy if it already has the dtype."""
     if isinstance(x, np.ndarray):
         return x.astype(real, copy=False)
     return x if real_of(x) == real else x.to(_dtype(x, real))
@@ -52,7 +52,7 @@ def wide(x: Array) -> Array:
 
 
 def zeros(shape: tuple[int, ...], real: Real, like: Array) -> Array:
-    """Zeros of the kind and on the device of `like`."""
+    """Return zeros as the same kind of array and on the same device as `like`."""
     return np.zeros(shape, real) if isinstance(like, np.ndarray) else like.new_zeros(shape, dtype=_dtype(like, real))
 
 
@@ -61,14 +61,14 @@ def empty(shape: tuple[int, ...], real: Real, like: Array) -> Array:
 
 
 def asarray(numbers: NDArray[Any], like: Array) -> Array:
-    """Numbers of NumPy in the kind, the dtype and on the device of `like`."""
+    """Convert a NumPy array to the kind of array, dtype and device of `like`."""
     if isinstance(like, np.ndarray):
         return numbers.astype(like.dtype, copy=False)
     return _torch().from_numpy(np.require(numbers, real_of(like), ["C", "W"])).to(like.device)
 
 
 def to_host(x: Array) -> NDArray[Any]:
-    """As an array of NumPy."""
+    """Convert to a NumPy array."""
     return x if isinstance(x, np.ndarray) else np.asarray(x.cpu().numpy())
 
 
@@ -77,7 +77,7 @@ def concat(arrays: Sequence[Array], axis: int = 0) -> Array:
 
 
 def flip(x: Array) -> Array:
-    """With the columns in reverse order."""
+    """Reverse the order of the columns."""
     return x[:, ::-1] if isinstance(x, np.ndarray) else x.flip(1)
 
 
@@ -86,7 +86,7 @@ def contiguous(x: Array) -> Array:
 
 
 def gram(x: Array) -> Array:
-    """x x^T, which NumPy computes in half the time of another product; torch on the CPU does not."""
+    """Return x x^T, which NumPy computes in half the time of another product, but torch on the CPU does not."""
     if isinstance(x, np.ndarray):
         return x @ x.T
     return x @ x.T if x.device.type != "cpu" else _torch().from_numpy(to_host(x) @ to_host(x).T)
@@ -101,7 +101,7 @@ def all_finite(x: Array) -> bool:
 
 
 def kth_largest(x: Array, k: int) -> float:
-    """The value of a rank among all elements, from 1 for the largest."""
+    """Return the k-th largest of all elements; k = 1 is the largest."""
     if isinstance(x, np.ndarray):
         return float(np.partition(x, x.size - k, axis=None)[x.size - k])
     flat = x.reshape(-1)
@@ -113,7 +113,7 @@ def kth_largest(x: Array, k: int) -> float:
 
 @contextmanager
 def refining(is_on: bool) -> Iterator[None]:
-    """In the block, this thread's large float64 eigendecompositions are float32, refined by float64 products."""
+    """Within the block, compute this thread's large float64 eigendecompositions in float32 and refine in float64."""
     token = _refines.set(is_on)
     try:
         yield
@@ -122,7 +122,7 @@ def refining(is_on: bool) -> Iterator[None]:
 
 
 def eigh(symmetric: Array) -> tuple[NDArray[np.float64], Array]:
-    """Ascending eigenvalues as float64 of NumPy, and their vectors as columns, computed in the dtype of the matrix."""
+    """Return ascending eigenvalues as a float64 NumPy array, and eigenvectors as columns in the dtype of the matrix."""
     if _refines.get() and real_of(symmetric) == "float64" and len(symmetric) > SMALL:
         refinement = _refine(symmetric)
         if refinement is not None:
@@ -132,15 +132,15 @@ def eigh(symmetric: Array) -> tuple[NDArray[np.float64], Array]:
 
 
 def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
-    """Eigenvectors in float32, refined by products in float64 (Ogita and Aishima 2018); None where that fails.
+    """Compute eigenvectors in float32 and refine them by float64 products (Ogita and Aishima 2018); None if that fails.
 
-    A step squares the errors of the vectors: at first 1e-7 of the largest eigenvalue over the distance of two. One is
-    enough where all distances are large, and two nearly always. Directions that are nearly null are left to float64:
-    methods amplify them, and read ranks from their number.
+    A step squares the errors of the vectors, which at first are 1e-7 times the largest eigenvalue over the distance of
+    two eigenvalues. One step is enough if all distances are large, and two are nearly always. Matrices with nearly null
+    directions return None, because methods amplify these directions and derive ranks from their number.
     """
     vectors = wide(eigh(astype(symmetric, "float32"))[1])
     for _ in range(_MOST_STEPS):
-        missing = -gram(vectors.T)  # of orthogonality
+        missing = -gram(vectors.T)  # the deviation from orthogonality
         missing.reshape(-1)[:: len(missing) + 1] += 1
         diagonalized_matrix = vectors.T @ (symmetric @ vectors)
         values = diagonalized_matrix.diagonal() / (1 - missing.diagonal())
@@ -148,7 +148,7 @@ def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
         if not ascending.min() > _FULL * ascending.max():
             return None
         distances = values[None, :] - values[:, None]
-        diagonalized_matrix += missing * values[None, :]  # 0 for exact vectors, except on the diagonal
+        diagonalized_matrix += missing * values[None, :]  # 0 off the diagonal for exact vectors
         diagonalized_matrix.reshape(-1)[:: len(diagonalized_matrix) + 1] = 0
         close = abs(distances) <= 2 * float(abs(diagonalized_matrix).max())  # too close to be separated yet
         distances += close
@@ -162,7 +162,7 @@ def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
 
 
 def qr(x: Array) -> Array:
-    """An orthonormal basis of the columns of a matrix with at least as many rows."""
+    """Return an orthonormal basis of the columns of a matrix that has at least as many rows as columns."""
     return _decomposed(x, np.linalg.qr, "qr")[0]
 
 
@@ -171,7 +171,7 @@ def inv(x: Array) -> Array:
 
 
 def _decomposed(x: Array, of_numpy: Callable[[NDArray[Any]], Sequence[Any]], of_torch: str) -> Sequence[Array]:
-    """By NumPy's LAPACK on a CPU, whoever holds the numbers, and for MPS, which lacks most; else by torch."""
+    """Decompose with torch on CUDA, otherwise with NumPy's LAPACK, also for MPS, which lacks most decompositions."""
     if isinstance(x, np.ndarray):
         return of_numpy(x)
     if x.device.type == "cuda":
@@ -179,7 +179,7 @@ def _decomposed(x: Array, of_numpy: Callable[[NDArray[Any]], Sequence[Any]], of_
     return [asarray(np.asarray(each), x) for each in of_numpy(to_host(x))]
 
 
-# np.linalg.eigh widens float32 to float64; this is the same routine of LAPACK in float32, in 0.6 of the time
+# np.linalg.eigh widens float32 to float64; this is the same LAPACK routine in float32, which takes 0.6 of the time
 _eigh_of_float32: Any = getattr(getattr(np.linalg, "_umath_linalg", None), "eigh_lo", None)
 
 
@@ -188,7 +188,7 @@ def _eigh(symmetric: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         values, vectors = _eigh_of_float32(symmetric, signature="f->ff")
         if np.isfinite(values).all():
             return values, vectors
-    return np.linalg.eigh(symmetric)  # which raises LinAlgError where it does not converge
+    return np.linalg.eigh(symmetric)  # raises LinAlgError if it does not converge
 
 
 def _dtype(like: Array, real: Real) -> Any:

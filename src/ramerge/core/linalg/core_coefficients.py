@@ -1,15 +1,16 @@
-"""Coefficients that keep each task vector's effect in its core, its leading singular directions.
+"""Coefficients that preserve each task vector's effect in its core, its leading singular directions.
 
-Of N task vectors d_j of shape (m, n), d_i has the core U_i diag(s_i) V_i^T, and d_j does in it
+For N task vectors d_j of shape (m, n), let U_i diag(s_i) V_i^T be the core of d_i. The effect of d_j in it, and the
+core's metric, are
 
     M_ij = U_i^T d_j V_i        g_i[a, b] = (s_ia s_ib)^(2 power) / sum_ab (s_ia s_ib)^(2 power) M_ii[a, b]^2
 
-The coefficients w, between 0 and 1, minimize the sum over i of what sum_j w_j d_j does otherwise than d_i in its core,
+The coefficients w, between 0 and 1, minimize the deviation of sum_j w_j d_j from d_i in the core of d_i, summed over i:
 
     sum_i sum_ab g_i[a, b] (sum_j w_j M_ij - M_ii)[a, b]^2 = w^T A w - 2 b^T w + constant
 
-Singular directions of large matrices are those of a randomized range finder with subspace iteration (Halko, Martinsson
-and Tropp 2011, arXiv 0909.4061, algorithm 4.4).
+For large matrices, a randomized range finder with subspace iteration computes the singular directions (Halko,
+Martinsson and Tropp 2011, arXiv 0909.4061, algorithm 4.4).
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array, real_of, wide
 from ramerge.core.linalg.spectral import Triples
 
-_OVERSAMPLED = 16  # directions of the range finder beyond those that are wanted
-_EXACT = 64  # a side up to which an eigendecomposition takes no longer
-_TOLERANCE = 1e-6  # of a coefficient
+_OVERSAMPLED = 16  # extra directions of the range finder
+_EXACT = 64  # up to this side, a full eigendecomposition takes no longer
+_TOLERANCE = 1e-6  # the change of a coefficient at which descent stops
 _MOST_SWEEPS = 10_000
-_NOISE = 1e-12  # the share of the largest squared norm below which a task vector has not moved the tensor
+_NOISE = 1e-12  # a task vector below this share of the largest squared norm has not moved the tensor
 
 
 def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triples:
     """Compute the core of a task vector: its leading singular triples, by a randomized range finder.
 
     Args:
-        rank: how many; fewer if the matrix has a lower rank, and more where the last ones are equal.
-        key: of the random draws (`kernels.threefry`).
+        tau: the task vector.
+        rank: the number of triples; fewer if the matrix has a lower rank, more if the last singular values are equal.
+        iterations: the number of subspace iterations.
+        key: the key of the random draws (`kernels.threefry`).
     """
     if min(tau.shape) <= max(_EXACT, rank + _OVERSAMPLED):
         return spectral.leading(tau, lambda _values: rank)
@@ -53,7 +56,7 @@ def _random_signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
 
 
 def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Array:
-    """The coefficients of task vectors that keep their cores: float64, shape (N,), from 0 to 1."""
+    """Return the coefficients that preserve the cores of task vectors: float64, shape (N,), from 0 to 1."""
     if len(taus) == 1:
         return np.ones(1)
     overlap, target = _quadratic(taus, cores, power)
@@ -61,7 +64,7 @@ def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) 
 
 
 def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Iterator[tuple[Array, list[Array]]]:
-    """For each core i its metric g_i, and the effect of all task vectors in it: M_ij of every j.
+    """Compute the metric g_i of each core i, and the effects M_ij of all task vectors j in it.
 
     Yields:
         g_i and a list of N matrices M_ij, NumPy arrays of shape (k, k).
@@ -79,7 +82,7 @@ def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Itera
 
 
 def _quadratic(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> tuple[Array, Array]:
-    """A of shape (N, N), and b of shape (N,)."""
+    """Return A of shape (N, N), and b of shape (N,)."""
     agents = range(len(taus))
     overlap, target = np.zeros((len(taus), len(taus))), np.zeros(len(taus))
     for i, (metric, overlaps) in enumerate(acts(taus, cores, power)):
@@ -91,7 +94,7 @@ def _quadratic(taus: Sequence[Array], cores: Sequence[Triples], power: float) ->
 
 
 def _bounded_minimum(overlap: Array, target: Array) -> Array:
-    """Coefficients from 0 to 1 by coordinate descent from the best common one, so that copies get equal ones."""
+    """Find coefficients from 0 to 1 by coordinate descent from the best common value, so that copies stay equal."""
     whole = overlap.sum()  # 0 where task vectors cancel out
     coefficients = np.full(len(target), min(max(target.sum() / whole, 0.0), 1.0) if whole > 0 else 0.0)
     for _ in range(_MOST_SWEEPS):
@@ -105,12 +108,12 @@ def _bounded_minimum(overlap: Array, target: Array) -> Array:
 
 
 def movers(taus: Sequence[Array]) -> list[int]:
-    """Indices of the task vectors, arrays of shape (m, n), that are more than noise compared with the largest one."""
+    """Return the indices of task vectors that are more than noise, compared with the largest; their shape is (m, n)."""
     norms = [spectral.squares(tau) for tau in taus]
     return [index for index, norm in enumerate(norms) if norm > _NOISE * max(norms)]
 
 
 def workspace(shape: tuple[int, int], agents: int, rank: int) -> int:
-    """The float64 numbers that cores and coefficients hold besides the task vectors and the result."""
+    """Return how many float64 numbers cores and coefficients hold besides the task vectors and the result."""
     m, n = shape
     return 4 * agents * (m + n) * min(rank + _OVERSAMPLED, m, n)

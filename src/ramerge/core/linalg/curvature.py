@@ -1,21 +1,23 @@
-"""WUDI's quadratic objective, solved by a filter of its spectrum; formulas are in `methods.swudi`.
+"""Solves WUDI's quadratic objective by a filter of its spectrum; formulas are in `methods.swudi`.
 
-With A the stack of all A_t = sqrt(g_t) tau_t, of shape (N m, n), C = A^T A. The step from theta_0 = sum_t c_t tau_t is
+Let A be the stack of all A_t = sqrt(g_t) tau_t, of shape (N m, n), and C = A^T A. The step from
+theta_0 = sum_t c_t tau_t is, in two equivalent forms,
 
     sum_t tau_t (G_t - c_t C) phi(C)        G_t = A_t^T A_t
     X phi(A A^T) A        X = [(1 - c_t) A_t A_t^T / sqrt(g_t) - sum_{j != t} c_j A_j A_t^T / sqrt(g_j)]_t
 
-with X of shape (m, N m), so whichever of C and A A^T is smaller will do. phi(lambda) is f(lambda) / lambda, and 0
-beyond the leading directions.
+with X of shape (m, N m), so the smaller of C and A A^T is used. phi(lambda) is f(lambda) / lambda, and 0 beyond the
+leading directions.
 
-phi takes an eigendecomposition of a Gram matrix. Where no direction is left out and time * lambda is small, phi is so
-smooth that a polynomial of few terms does, and products of matrices take a tenth of the time.
+Computing phi takes an eigendecomposition of a Gram matrix. If no direction is left out and time * lambda is small, phi
+is so smooth that a polynomial with few terms suffices, and matrix products take a tenth of the time.
 
-What is smooth is computed in the type of the task vectors: polynomials, and the products of task vectors with operators
-of a bounded time, which grow with its square root. In float32 that loses about 1e-6 of an update, which is less than
-what is lost when weights, a hundred times as large, are stored in float32. Gram matrices and decompositions are float32
-too, if so little of the time passes that nothing is amplified, and the cut is clear (`spectral.resolved`); all else is
-float64. An operator for the minimum may grow without bound, and is float64.
+Smooth quantities are computed in the dtype of the task vectors: polynomials, and products of task vectors with
+operators of a bounded time, which grow with the square root of the time. In float32, this loses about 1e-6 of an
+update, less than is lost by storing weights, which are a hundred times as large, in float32. Gram matrices and
+decompositions are float32, too, if the time is so short that nothing is amplified and the cut is clear
+(`spectral.resolve_rank`); otherwise they are float64. An operator for the minimum may grow without bound, so it is
+float64.
 """
 
 from __future__ import annotations
@@ -34,40 +36,42 @@ from ramerge.core.linalg.arrays import Array, Real, real_of
 from ramerge.core.linalg.spectral import Values, upper_bound
 
 _LONGEST_IN_FLOAT32 = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
-_BRIEF = 10.0  # float32: the longest time * lambda, because an error of C grows with it
-_TERMS = 64  # of a polynomial that phi is fitted with
-_DECOMPOSITION = 11.0  # operations of products, over the cube of the side, in the time of an eigendecomposition
-_MOST_TERMS = {"float32": 32, "float64": _TERMS}  # of one that is used; each adds its rounding
-# what the terms that are left out of a polynomial may change of an update, at most, and the least share of the first
-# term that is above the rounding of a fit
+_BRIEF = 10.0  # float32: the largest time * lambda, because errors of C grow with it
+_TERMS = 64  # the number of terms of a polynomial fit of phi
+_DECOMPOSITION = 11.0  # the time of an eigendecomposition, in operations of products over the cube of the side
+_MOST_TERMS = {"float32": 32, "float64": _TERMS}  # the most terms of a polynomial, because each adds rounding errors
+# by dtype: the largest change of an update by omitted terms of a polynomial, and the smallest term, as a share of the
+# first, that is not a rounding error of the fit
 _LEFT_OUT = {"float32": (4e-6, 1e-8), "float64": (0.0, 1e-14)}
 
 
 @dataclass(frozen=True)
 class Filter:
-    """The filter of a gradient flow, by the eigenvalues of WUDI's curvature.
+    """The filter of a gradient flow, as a function of the eigenvalues of WUDI's curvature.
 
     Attributes:
-        time: see `methods.swudi`; infinite for f = 1.
-        choose: how many leading directions, given the eigenvalues of C that are not null, descending; None for all.
+        time: the time of the flow, see `methods.swudi`; infinite for f = 1.
+        choose: returns the number of leading directions to use, given the nonzero eigenvalues of C in descending order;
+            None for all.
     """
 
     time: float
     choose: Callable[[Values], int] | None
 
     def phi(self, values: Values) -> Values:
-        """f / lambda of eigenvalues, above 0 if the time is infinite."""
+        """Return f(lambda) / lambda for eigenvalues, which must be above 0 if the time is infinite."""
         if math.isinf(self.time):
             return 1 / values
         return np.where(values > 0, -np.expm1(-self.time * values) / np.where(values > 0, values, 1), self.time)
 
 
 def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
-    """Solve WUDI's objective by a filter: theta_0 + (D - theta_0 C) phi(C), in the dtype of the task vectors.
+    """Solve WUDI's objective by a filter: return theta_0 + (D - theta_0 C) phi(C), in the dtype of the task vectors.
 
     Args:
         taus: N arrays of shape (m, n), at least one of them not 0.
-        start: c_t of each task vector.
+        start: the factor c_t of each task vector in theta_0.
+        filter: the filter that defines phi.
     """
     nonzero_taus = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
     solver = _by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _by_rows
@@ -75,7 +79,7 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
 
 
 def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
-    """By C of shape (n, n)."""
+    """Solve with the curvature C formed as an (n, n) matrix."""
     real = _real(taus, filter)
     for precision in _precisions(real, taus[0].shape[1]):
         grams = [_unit_trace(spectral.gram(tau.T, precision)) for tau in taus]
@@ -109,7 +113,7 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
 
 
 def _precisions(real: Real, side: int) -> tuple[Real, ...]:
-    """The dtypes to try for Gram matrices and decompositions."""
+    """Return the dtypes to try in turn for Gram matrices and decompositions."""
     return ("float32", "float64") if real == "float32" and side > arrays.SMALL else ("float64",)
 
 
@@ -120,9 +124,9 @@ def _apply(
     back: Array | None = None,
     real: Real | None = None,
 ) -> Array:
-    """sum_t taus[t] (operators[t] back + start[t]), computed in the type of the operators.
+    """Return sum_t taus[t] (operators[t] back + start[t]), computed in the dtype of the operators.
 
-    Stored in that of the task vectors if `real` does not name another.
+    The result is stored in `real`, by default the dtype of the task vectors.
     """
     result = arrays.empty(tuple(taus[0].shape), real or real_of(taus[0]), taus[0])
     real = real_of(operators[0])
@@ -131,7 +135,7 @@ def _apply(
         total = _sum(one @ operator for one, operator in zip(ones, operators, strict=True))
         if back is not None:
             total = total @ back
-        for one, factor in zip(ones, start, strict=False):  # none, if the operators hold them
+        for one, factor in zip(ones, start, strict=False):  # empty if the operators include them
             if factor:
                 total += factor * one
         result[rows] = total
@@ -148,7 +152,7 @@ def _add_to_diagonal(square: Array, number: float) -> None:
 
 
 def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
-    """By A A^T of shape (N m, N m)."""
+    """Solve with A A^T formed as an (N m, N m) matrix."""
     real = _real(taus, filter)
     products, norms = _stacked_gram(taus, real)
     bound = upper_bound(products)
@@ -159,7 +163,7 @@ def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
         if real == "float64" or (bound * filter.time <= _BRIEF and len(products) > arrays.SMALL):
             spectrum = _leading_part(products, filter, noise)
         if spectrum is None:
-            del products  # before the next one is there
+            del products  # to free it before the next is allocated
             products, norms = _stacked_gram(taus, "float64")
             spectrum = _leading_part(products, filter, noise)
         assert spectrum is not None
@@ -187,7 +191,7 @@ def _parts(rows: int, agents: int) -> list[slice]:
 
 
 def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]]:
-    """A A^T by blocks of two agents, where those below the diagonal mirror those above it; and the norms of agents."""
+    """Return A A^T, computed by blocks of two agents and mirrored at the diagonal, and the task vectors' norms."""
     parts = _parts(len(taus[0]), len(taus))
     products = arrays.zeros((parts[-1].stop,) * 2, real, taus[0])
     for columns in [slice(None)] if real == real_of(taus[0]) else spectral.blocks(taus[0]):
@@ -206,7 +210,7 @@ def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]
 
 
 def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
-    """X; parts that no two agents share cancel exactly, because they are not added in the first place."""
+    """Return X. Parts that no two agents share contribute exactly nothing, because they are not added at all."""
     m = len(products) // len(norms)
     parts = _parts(m, len(norms))
     result = arrays.empty((m, len(products)), real_of(products), products)
@@ -230,7 +234,7 @@ def _sum(terms: Iterable[Array]) -> Array:
 
 
 def _leading_part(symmetric: Array, filter: Filter, noise: float) -> tuple[Values, Array] | None:
-    """The leading eigenvalues and vectors; None if float32 does not resolve them."""
+    """Return the leading eigenvalues and eigenvectors; None if float32 does not resolve them."""
     values, vectors = spectral.spectrum(symmetric)
     if real_of(symmetric) == "float32":
         k = spectral.resolve_rank(values, filter.choose or len)
@@ -244,7 +248,7 @@ def _leading_part(symmetric: Array, filter: Filter, noise: float) -> tuple[Value
 
 
 def _series(bound: float, filter: Filter, rows: int, side: int, real: Real) -> NDArray[np.float64] | None:
-    """Chebyshev coefficients of phi from 0 to the bound of a spectrum; None if that is no faster."""
+    """Return Chebyshev coefficients of phi on [0, bound]; None if a polynomial is not applicable or not faster."""
     if filter.choose is not None or math.isinf(filter.time):
         return None
     terms = _terms(filter, bound, real)
@@ -252,9 +256,9 @@ def _series(bound: float, filter: Filter, rows: int, side: int, real: Real) -> N
 
 
 def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
-    """Chebyshev coefficients of phi from 0 to `bound`, without those that are small at the end.
+    """Return Chebyshev coefficients of phi on [0, bound], without small ones at the end.
 
-    The step that phi takes is at most `bound` times its error off, in units of the task vectors.
+    The error of the step is at most `bound` times the error of phi, in units of the task vectors.
     """
     nodes = chebyshev.chebpts1(_TERMS + 1)
     terms: NDArray[Any] = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
@@ -264,15 +268,15 @@ def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
 
 
 def _faster(terms: int, rows: int, side: int, real: Real) -> bool:
-    """Whether products of a matrix of `rows` rows take less time than an eigendecomposition; in float32 half of it."""
+    """Whether products of a matrix with `rows` rows are faster than an eigendecomposition, counting half in float32."""
     half = 0.5 if real == "float32" else 1.0
     return terms <= _MOST_TERMS[real] and half * 2 * (terms - 1) * rows < _DECOMPOSITION * side
 
 
 def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[np.float64]) -> Array:
-    """x sum_k terms[k] T_k(2 symmetric / bound - 1), by the recurrence of Chebyshev polynomials; overwrites both.
+    """Return x sum_k terms[k] T_k(2 symmetric / bound - 1), by Chebyshev recurrence; overwrites `x` and `symmetric`.
 
-    Without x, the polynomial itself.
+    Without x, return the polynomial itself.
     """
     if x is not None and len(terms) == 1:
         return float(terms[0]) * x
@@ -301,7 +305,7 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
 
 
 def workspace(shape: tuple[int, ...], agents: int) -> int:
-    """The float64 numbers that `solve` holds besides the task vectors and the result."""
+    """Return how many float64 numbers `solve` holds besides the task vectors and the result."""
     m, n = shape
     rows = agents * m
     return (2 * agents + 6) * n * n if n <= rows else 6 * rows * rows + 4 * m * rows

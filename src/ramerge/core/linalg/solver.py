@@ -1,8 +1,8 @@
-"""Solves for matrices: here by NumPy, or by torch on a GPU.
+"""Solves for matrices, with NumPy on the CPU or with torch on a GPU.
 
-A device is shared by the threads of a process. Two of them may hold matrices there: while one is solved for, the next
-one arrives and the last one leaves, and meanwhile further threads read and write. What a device cannot
-do is done here instead: float64 on MPS, a matrix that does not fit, or one that torch fails at.
+The threads of a process share a device. Two threads may hold matrices on it: while one matrix is solved for, the next
+arrives or the last leaves, and meanwhile other threads read and write. The CPU takes over if a device cannot solve for
+a matrix: if it needs float64 on MPS, does not fit, or torch fails.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ramerge.core.linalg.arrays import Array, DoubleMissingError, refining, to_h
 Solve = Callable[[list[Array]], Array]
 
 TORCH_CPU = "torch:cpu"
-"""torch on the CPU, for tests."""
+"""The device for torch on the CPU, used by tests."""
 SIDE_BY_SIDE = 2
-"""Matrices on a device at a time."""
+"""The number of matrices on a device at a time."""
 # compute capabilities of P100, V100, A100, H100 and B200
 _FAST_IN_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 _TOLERANCES = {"float32": 1e-4, "float64": 1e-10}
@@ -33,17 +33,18 @@ _TOLERANCES = {"float32": 1e-4, "float64": 1e-10}
 
 @dataclass(frozen=True)
 class Solver:
-    """The device on which a tensor's matrices are solved for.
+    """Solves for matrices on a device.
 
     Attributes:
-        notify: gets a warning, once for a device, when a matrix is solved for here instead.
+        device: the device's name.
+        notify: called with a warning, once per device, if a matrix is solved for on the CPU instead.
     """
 
     device: str = "cpu"
     notify: Callable[[str], None] = field(default=lambda _text: None, compare=False)
 
     def solve(self, function: Solve, taus: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """`function(taus)`, computed there; `function` leaves the task vectors as they are."""
+        """Return `function(taus)`, computed on the device; `function` must not change the task vectors."""
         if self.device == "cpu":
             return to_host(function(list(taus)))
         return _device(self.device).solve(function, taus, self.notify)
@@ -53,19 +54,19 @@ CPU = Solver()
 
 
 class _Device:
-    """A device of torch, of a process."""
+    """A torch device that the threads of this process share."""
 
     def __init__(self, name: str) -> None:
         import torch
 
         self._torch, self._name = torch, name
         self._device = torch.device(name.removeprefix("torch:"))
-        # of CUDA, so that one matrix is copied while another one is solved for
+        # CUDA streams, so that one matrix is copied while another is solved for
         self._slots: Queue[Any] = Queue()
         for _ in range(SIDE_BY_SIDE):
             self._slots.put(torch.cuda.Stream(self._device) if self._device.type == "cuda" else None)
         self.refines = is_slow_in_float64(name)
-        self._too_large = float("inf")  # bytes of task vectors that did not fit
+        self._too_large = float("inf")  # the least bytes of task vectors that did not fit
         self._has_warned = False
 
     def solve(self, function: Solve, taus: Sequence[NDArray[Any]], notify: Callable[[str], None]) -> NDArray[Any]:
@@ -112,9 +113,9 @@ class _Device:
 
 
 def is_slow_in_float64(device: str) -> bool:
-    """Whether a GPU computes in float64 at less than half the speed of float32, as those of consumers do at 1/64.
+    """Whether a GPU is less than half as fast in float64 as in float32; consumer GPUs reach 1/64.
 
-    By its compute capability, so that the same GPU always gives the same result.
+    Decided by the compute capability, so that a model of GPU always gives the same result.
     """
     if not device.startswith("cuda"):
         return False
@@ -130,7 +131,7 @@ def _device(name: str) -> _Device:
 
 
 def is_sound(device: str) -> bool:
-    """Whether a device multiplies and decomposes as NumPy does; products in TensorFloat-32, for example, do not."""
+    """Whether a device is as accurate as NumPy in products and decompositions; TensorFloat-32, for example, is not."""
     rows = np.random.default_rng(0).standard_normal((96, 160))
     for real, tolerance in _TOLERANCES.items():
         tau = rows.astype(real)

@@ -1,16 +1,16 @@
-"""Parts of methods that take matrices apart: spectra, polar factors, and products of long matrices.
+"""Building blocks of methods that decompose matrices: spectra, polar factors, and products of long matrices.
 
-A singular value decomposition of x of shape (m, n) is the eigendecomposition of the Gram matrix of the smaller side.
-Its vectors have no signs of their own, and where singular values are equal, any rotation of them is as good. So only
+The singular value decomposition of x of shape (m, n) is computed from the eigendecomposition of the Gram matrix of the
+smaller side. The signs of singular vectors are arbitrary, and so are rotations among equal singular values. So only
 products are used in which signs and rotations cancel.
 
-What is lost in the noise is dropped: an eigenvalue of a Gram matrix is accurate to about `noise` times the largest one.
-A smaller one counts as 0 and its direction as null, and two that differ by less are equal: a cut between them moves on
-past all that are equal. Both are relative, so that the result of small task vectors is the same, only smaller.
+Noise is dropped: an eigenvalue of a Gram matrix is accurate to about `noise` times the largest. A smaller eigenvalue
+counts as 0 and its direction as null. Two eigenvalues that differ by less count as equal: a cut between them moves past
+all equal ones. Both thresholds are relative, so that scaled task vectors give a scaled result.
 
-Decompositions are float64, except of large matrices in float32 where that costs about 1e-6 of the result: where the
-spectrum is spread evenly, as that of weights in bfloat16 is, where no direction is amplified, and where a cut parts
-what differs (`resolved`). Everything else is done again in float64, so no spectrum gets a worse result than that.
+Decompositions are float64, except for large float32 matrices if that costs only about 1e-6 of the result: the spectrum
+is spread evenly, as is usual for weights in bfloat16, no direction is amplified, and a cut lies between clearly
+different eigenvalues (`resolve_rank`). Otherwise they are repeated in float64, so no spectrum gets a worse result.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from ramerge.core.linalg.arrays import SMALL, Array, Real, real_of, wide
 Values = NDArray[np.float64]
 
 NULL = 1e-12
-"""Share of the largest eigenvalue of a Gram matrix of directions below which a direction counts as missing."""
+"""The share of a Gram matrix's largest eigenvalue below which a direction counts as missing."""
 
 _BLOCK = 1 << 21  # elements that are widened to float64 at a time
-_STEEP = 0.05  # float32: the least mean eigenvalue over the largest one, and so about the least that a method keeps
-_LEAST = 1e-2  # float32: the least eigenvalue over the largest one whose direction is used
-_APART = 3e-5  # float32: the least distance of eigenvalues between which a spectrum is cut, over the largest one
-_ROUNDING = 1e-6  # float32: how far an eigenvalue may be off, over the largest one
-_SOUND = 1e-3  # float32: the least eigenvalue of a Gram matrix of directions, over the largest one
+# The limits for float32 are relative to the largest eigenvalue.
+_STEEP = 0.05  # float32: the least mean eigenvalue, and so about the least eigenvalue that a method uses
+_LEAST = 1e-2  # float32: the least eigenvalue whose direction is used
+_APART = 3e-5  # float32: the least distance of two eigenvalues between which a spectrum may be cut
+_ROUNDING = 1e-6  # float32: the largest error of an eigenvalue
+_SOUND = 1e-3  # float32: the least eigenvalue of a Gram matrix of directions
 
 
 @dataclass(frozen=True)
 class Triples:
-    """Some singular triples of a matrix of shape (m, n): u of shape (m, k), s descending, and v of shape (n, k).
+    """Singular triples of a matrix of shape (m, n): u of shape (m, k), s descending, and v of shape (n, k).
 
-    s is NumPy's; u and v are arrays where the matrix is, and may be of different dtypes.
+    s is a NumPy array; u and v are on the matrix's device, and may have different dtypes.
     """
 
     u: Array
@@ -51,18 +52,18 @@ class Triples:
 
 
 def noise(shape: tuple[int, ...]) -> float:
-    """The share of the largest eigenvalue of a Gram matrix to which its eigenvalues are accurate."""
+    """Return the accuracy of a Gram matrix's eigenvalues, relative to the largest."""
     return (64 + max(shape)) * 2.0**-52
 
 
 def blocks(x: Array) -> Iterator[slice]:
-    """Blocks of columns of a matrix, of about `_BLOCK` elements."""
+    """Split the columns of a matrix into blocks of about `_BLOCK` elements."""
     step = max(1, _BLOCK // max(len(x), 1))
     return (slice(start, min(start + step, x.shape[1])) for start in range(0, x.shape[1], step))
 
 
 def gram(x: Array, real: Real = "float64") -> Array:
-    """x x^T, of shape (m, m) for x of shape (m, n)."""
+    """Return x x^T, of shape (m, m) for x of shape (m, n)."""
     if real_of(x) == real:
         return arrays.gram(x)
     total = arrays.zeros((len(x), len(x)), real, x)
@@ -73,7 +74,7 @@ def gram(x: Array, real: Real = "float64") -> Array:
 
 
 def _transposed_product(x: Array, y: Array) -> Array:
-    """x^T y in the dtype of y, of shape (n, k) for x of shape (m, n) and y of shape (m, k)."""
+    """Return x^T y in the dtype of y, of shape (n, k) for x of shape (m, n) and y of shape (m, k)."""
     if real_of(x) == real_of(y):
         return x.T @ y
     result = arrays.empty((x.shape[1], y.shape[1]), real_of(y), x)
@@ -83,26 +84,26 @@ def _transposed_product(x: Array, y: Array) -> Array:
 
 
 def spectrum(symmetric: Array) -> tuple[Values, Array]:
-    """Eigenvalues in descending order, none below 0, and their vectors as columns."""
+    """Return eigenvalues in descending order, clipped at 0, and eigenvectors as columns."""
     values, vectors = arrays.eigh(symmetric)
     return np.maximum(values[::-1], 0), arrays.flip(vectors)
 
 
 def scale_columns(x: Array, factors: NDArray[np.float64]) -> Array:
-    """x diag(factors)."""
+    """Return x diag(factors)."""
     return x * arrays.asarray(np.ascontiguousarray(factors), x)
 
 
 def rank(values: Values, noise: float, least: float = 0.0) -> int:
-    """Number of the descending eigenvalues of a Gram matrix that are not null.
+    """Count the eigenvalues of a Gram matrix that are not null; they are in descending order.
 
-    `least` is the size of a matrix from which the present one was computed with cancellation, if that is larger.
+    If the matrix was computed from a larger one with cancellation, `least` is the largest eigenvalue of that one.
     """
     return int(np.count_nonzero(values > noise * max(values.max(initial=0.0), least)))
 
 
 def cut(values: Values, k: int, noise: float, least: float = 0.0) -> int:
-    """`k`, or the rank if that is less, or more where the cut would part equal eigenvalues."""
+    """Return `k`, but at most the rank, and more if the cut would separate equal eigenvalues."""
     full = rank(values, noise, least)
     while 0 < k < full and values[k - 1] - values[k] <= noise * values[0]:
         k += 1
@@ -113,14 +114,14 @@ def cut(values: Values, k: int, noise: float, least: float = 0.0) -> int:
 
 
 def even(symmetric: Array) -> bool:
-    """Whether a Gram matrix of many rows has a spectrum so even that float32 may do."""
+    """Whether a large Gram matrix has a spectrum so even that float32 may suffice."""
     if len(symmetric) <= SMALL:
         return False
     return float(symmetric.diagonal().sum()) >= _STEEP * len(symmetric) * upper_bound(symmetric)
 
 
 def resolve_rank(values: Values, choose: Callable[[Values], int]) -> int | None:
-    """Number of eigenvalues in float32 that `choose` takes; None where rounding could change it or the subspace."""
+    """Return the number of float32 eigenvalues that `choose` takes; None if rounding may change it or the subspace."""
     off = _ROUNDING * values[0]
     k = choose(values)
     if not 0 < k <= len(values) or values[k - 1] < _LEAST * values[0]:
@@ -131,7 +132,7 @@ def resolve_rank(values: Values, choose: Callable[[Values], int]) -> int | None:
 
 
 def upper_bound(symmetric: Array) -> float:
-    """Slightly more than the largest eigenvalue of a positive semidefinite matrix, by some steps of Lanczos."""
+    """Bound the largest eigenvalue of a positive semidefinite matrix from above, by a few Lanczos steps."""
     basis = np.random.default_rng(0).standard_normal((1, len(symmetric)))
     basis /= np.linalg.norm(basis)
     diagonal, off_diagonal = [], []
@@ -152,13 +153,14 @@ def upper_bound(symmetric: Array) -> float:
 
 
 def leading(x: Array, choose: Callable[[Values], int], least: float = 0.0, *, exact: bool = True) -> Triples:
-    """The leading singular triples of a matrix of shape (m, n).
+    """Compute the leading singular triples of a matrix of shape (m, n).
 
     Args:
-        choose: how many, given the squares of its singular values.
-        least: in squares, as for `rank`.
-        exact: in float64, even if float32 would resolve them: where near-null directions of several agents together
-            are amplified. Vectors of the longer side may still be float32, for x in float32, if it is twice as long.
+        x: the matrix.
+        choose: returns the number of triples, given the squares of the singular values.
+        least: as for `rank`.
+        exact: compute in float64 even if float32 would resolve the triples; needed if near-null directions of several
+            agents are amplified. Vectors of the longer side may still be float32 if x is, and it is twice as long.
     """
     if len(x) > x.shape[1]:
         triples = leading(x.T, choose, least, exact=exact)
@@ -181,23 +183,23 @@ def leading(x: Array, choose: Callable[[Values], int], least: float = 0.0, *, ex
 
 @dataclass(frozen=True)
 class InverseRoot:
-    """The inverse root of a positive semidefinite matrix of shape (p, p), in which null directions are 0.
+    """The inverse square root of a positive semidefinite matrix of shape (p, p), with null directions set to 0.
 
     Attributes:
-        root: shape (p, p).
-        basis: an orthonormal basis of the part that is not null, shape (p, rank); None if that is all.
+        root: the inverse root, shape (p, p).
+        basis: an orthonormal basis of the directions that are not null, shape (p, rank); None if none is null.
     """
 
     root: Array
     basis: Array | None
 
     def projection(self, part: slice) -> Array | None:
-        """The projector on non-null directions in some rows and columns; None for the identity."""
+        """Return some rows and columns of the projector on non-null directions; None for the identity."""
         return None if self.basis is None else arrays.gram(self.basis[part])
 
 
 def inverse_root(x: Array) -> InverseRoot:
-    """(x x^T)^(+1/2) for x of shape (p, long); in float32 only if x is, and its rows are far from dependent."""
+    """Return the inverse root of x x^T for wide x of shape (p, n); in float32 if x is, and its rows are independent."""
     if real_of(x) == "float32" and len(x) > SMALL:
         values, vectors = spectrum(gram(x, "float32"))
         if values[-1] >= _SOUND * values[0]:
@@ -210,18 +212,18 @@ def inverse_root(x: Array) -> InverseRoot:
 
 
 def polar(x: Array) -> Array:
-    """The orthogonal polar factor x (x^T x)^(+1/2), in which directions that are missing in x are 0; shape of x."""
+    """Return the orthogonal polar factor x (x^T x)^(-1/2), in the shape of x; directions missing in x are 0."""
     return matmul(inverse_root(x).root, x) if len(x) < x.shape[1] else matmul(x, inverse_root(x.T).root)
 
 
 def matmul(x: Array, y: Array) -> Array:
-    """x y in the narrower of their dtypes."""
+    """Return x y, computed in the narrower of the two dtypes."""
     real: Real = "float64" if real_of(x) == real_of(y) == "float64" else "float32"
     return arrays.astype(x, real) @ arrays.astype(y, real)
 
 
 def total(matrices: Iterable[Array]) -> Array:
-    """The sum of at least one matrix, in float64."""
+    """Return the sum of one or more matrices, in float64."""
     first, *others = matrices
     result = wide(first) + 0.0  # a copy
     for other in others:
@@ -230,12 +232,12 @@ def total(matrices: Iterable[Array]) -> Array:
 
 
 def squares(x: Array) -> float:
-    """||x||_F^2 in float64."""
+    """Return ||x||_F^2 in float64."""
     return inner(x, x)
 
 
 def inner(x: Array, y: Array) -> float:
-    """The sum of the elementwise products of two matrices, in float64."""
+    """Return the sum of the elementwise products of two matrices, in float64."""
     return sum(float((wide(x[:, columns]) * wide(y[:, columns])).sum()) for columns in blocks(x))
 
 
@@ -247,7 +249,7 @@ def norm(x: Array) -> float:
 
 
 def side_by_side(triples: Sequence[Triples]) -> tuple[Array, Array]:
-    """Left vectors of all agents side by side, and right ones, each in the narrowest dtype of theirs."""
+    """Concatenate the left singular vectors of all agents, and the right ones, each in the narrowest dtype."""
     return _side_by_side([one.u for one in triples]), _side_by_side([one.v for one in triples])
 
 
@@ -257,7 +259,7 @@ def _side_by_side(vectors: Sequence[Array]) -> Array:
 
 
 def align(triples: Sequence[Triples]) -> Array:
-    """polar(U) diag(S) polar(V)^T of the triples of all agents side by side; float32 if all on one side are."""
+    """Return polar(U) diag(S) polar(V)^T for the concatenated triples of all agents."""
     u, v = side_by_side(triples)
     if len(u) > len(v):
         return align([Triples(one.v, one.s, one.u) for one in triples]).T
@@ -265,7 +267,7 @@ def align(triples: Sequence[Triples]) -> Array:
 
 
 def _times_polar(x: Array, v: Array) -> Array:
-    """x polar(v)^T, without polar(v), which may be as large as the result."""
+    """Return x polar(v)^T without forming polar(v), which may be as large as the result."""
     if v.shape[1] <= len(v):
         return matmul(matmul(x, inverse_root(v.T).root), v.T)
     return matmul(matmul(x, v.T), inverse_root(v).root)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from ramerge.core.foundation import store
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.files import STANDARD_OUTPUT, check_beside, check_file
+from ramerge.core.foundation.files import STANDARD_OUTPUT, check_can_create, check_file
 from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
 from ramerge.core.options import in_both_forms
@@ -199,7 +199,7 @@ def claim_files(
     for path in files.values():
         check_file(path)
     for path in folders.values():
-        check_beside(path / "file", path)
+        check_can_create(path / "file", path)
     read = _local_paths(inputs)
     for flag, path in {**files, **folders}.items():
         if text := _overlap(path, read, holds=False):

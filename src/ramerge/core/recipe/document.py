@@ -18,7 +18,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ramerge.core.foundation.errors import RecipeError, reason
 from ramerge.core.foundation.files import near_file
-from ramerge.core.foundation.jsontext import nesting
+from ramerge.core.foundation.jsontext import max_nesting
 from ramerge.core.foundation.text import (
     TOO_LARGE,
     UNREADABLE,
@@ -261,7 +261,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         raise RecipeError(
             f"{source}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read"
         )
-    if nesting(data) > _MAX_DEPTH:
+    if max_nesting(data) > _MAX_DEPTH:
         raise RecipeError(f"{source}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
     try:
         text = data.decode("utf-8")

@@ -1,10 +1,11 @@
-"""Ways to process the blocks of a pass. They know nothing of merging.
+"""Ways to process the blocks of a pass, independent of merging.
 
-`chosen_executor` is here, for `api` and features.
+`chosen_executor` is defined here, for `api` and features.
 
-executor     the protocols `Executor`, `Pass` and `Recorder`; puts blocks in runs of some size, for `engine.passes`
-threads      threads of this process, and of each task of `ray`
-ray          tasks on the nodes of a Ray cluster
+executor     the protocols `Executor`, `Pass` and `Recorder`; groups blocks into runs of a given size, for
+             `engine.passes`
+threads      runs a pass on threads of this process; used by each task of `ray`, too
+ray          runs a pass as tasks on the nodes of a Ray cluster
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ramerge.core.options import Ray
 
 @contextmanager
 def chosen_executor(ray: Ray | None, workers: int, memory: Callable[[int], int]) -> Iterator[Executor]:
-    """The executor that the options ask for: threads of this process, or tasks on a Ray cluster.
+    """Yield the executor that the options select: threads of this process, or tasks on a Ray cluster.
 
     Args:
-        ray: the cluster; None for the threads of this process.
-        workers: threads of a process on a machine like this one.
-        memory: bytes that a process with so many of them takes.
+        ray: the cluster; None for threads of this process.
+        workers: the number of threads for a process that has a machine like this one to itself.
+        memory: returns the bytes that a process with a given number of threads needs.
 
     Raises:
-        RecipeError: Ray is not installed, or does not take these keywords.
+        RecipeError: Ray is not installed, or does not accept these keywords.
         RayError: no cluster can be reached.
     """
     if ray is None:

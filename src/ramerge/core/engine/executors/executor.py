@@ -1,4 +1,4 @@
-"""Ways to carry out a pass. They have no notion of merging."""
+"""The interface between a pass and its executor, independent of merging."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Output = TypeVar("Output", covariant=True)
 Entry = TypeVar("Entry", contravariant=True)
 
 NumberedRun: TypeAlias = Sequence[tuple[int, Block]]
-"""Blocks that a worker takes one after another, with their numbers in the pass."""
+"""Blocks that one worker processes one after another, each with its number in the pass."""
 
 
 class Pass(Protocol[Input, Output]):
-    """Work on blocks, as a value that can be sent to another node. Open files in it open themselves again there."""
+    """Work on blocks, as a value that can be sent to another node, where its files are opened again."""
 
     def open_worker(self, report: Callable[[object], None]) -> AbstractContextManager[Any]:
-        """Resources of one thread: buffers, open files. It may report at any time, even in the middle of a block."""
+        """Open the buffers and files of one thread. The worker may call `report` at any time, even within a block."""
         ...
 
     def prefetch(self, worker: Any, run: Sequence[Input]) -> None:
@@ -42,10 +42,10 @@ class Pass(Protocol[Input, Output]):
 
 
 class Recorder(Protocol[Entry]):
-    """Writes down the result of each block, as `PassJournal` does."""
+    """Records the result of each block, as `PassJournal` does."""
 
     def record(self, number: int, result: Entry) -> None:
-        """Write down the result of a block; called from any thread, as early as possible."""
+        """Record the result of a block; called from any thread, as early as possible."""
         ...
 
 
@@ -68,22 +68,23 @@ class Executor(Protocol):
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """Each block as `Processed`, after it was recorded, in any order; and what workers report, as it is.
+        """Yield each block as `Processed` once it is recorded, in any order, and reports of workers unchanged.
 
-        It ends with the first error, or when it is closed. Then every worker has stopped and released its resources.
+        The generator ends with the first error, or when it is closed; by then, every worker has stopped and released
+        its resources.
         """
         ...
 
 
 class Unrecorded:
-    """A recorder of results that no later run needs."""
+    """A recorder that discards results, for work that is never resumed."""
 
     def record(self, number: int, result: object) -> None:
         """Do nothing."""
 
 
 def in_runs(blocks: Iterable[Block], nbytes: Callable[[Block], int], size: int) -> Iterator[list[Block]]:
-    """Runs of blocks: one after another, as many as have `size` bytes together; at least one."""
+    """Group consecutive blocks into runs of at most `size` bytes, but at least one block."""
     run: list[Block] = []
     left = size
     for block in blocks:

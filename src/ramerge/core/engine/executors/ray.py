@@ -1,8 +1,8 @@
-"""Tasks on the nodes of a Ray cluster, with threads in each of them.
+"""Runs a pass as multi-threaded tasks on the nodes of a Ray cluster.
 
-A task is as many consecutive runs of blocks as take about a second. What it needs travels once to each node:
-descriptions of files, never their contents. Results come back after their bytes are on the disk. So a task may be lost
-at any time: another one repeats it, and bytes that are written twice are equal.
+A task is a series of consecutive runs of blocks that takes about a second. The pass is sent once to each node: it
+describes files, but holds none of their contents. Results come back after their bytes are on the disk. So a task may
+be lost at any time: another task repeats it, and writes the same bytes again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _SECONDS_TO_STOP = 60.0
 _SECONDS_TO_CONNECT = 10.0
 _FASTEST = -5
 
-# Read when Ray is imported or started: what Ray would say on the terminal, what it would send to its makers about a
-# cluster that is started only for this, and how long it tries to reach a cluster that is not there. Users' own win.
+# Read when Ray is imported or started: no usage reports about a cluster that is started only for this run, no notice
+# on the terminal about accelerators, and only one retry where no cluster answers. The user's own settings win.
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -58,11 +58,11 @@ _ENVIRONMENT = {
 
 @contextmanager
 def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
-    """The module `ray`, connected. An existing connection of the program is used as it is, and left open.
+    """Yield the module `ray`, connected to a cluster. An existing connection of the program is used and left open.
 
     Args:
-        init: keywords of `ray.init`, such as `address`. Without an address that of the environment is taken
-            (RAY_ADDRESS), or of a cluster on this machine; if there is none, one is started and ended.
+        init: keywords of `ray.init`, such as `address`. Without an address, Ray connects to RAY_ADDRESS or to a cluster
+            on this machine; if there is none, it starts one, which is shut down at the end.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -77,7 +77,7 @@ def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
     with _keep_handlers():
         try:
             ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
-        except Exception as error:  # as Ray raises it itself, where a raylet dies before it has begun
+        except Exception as error:  # Ray raises plain exceptions, too, if a raylet dies while it starts
             if isinstance(error, TypeError | ValueError) or "keyword argument" in str(error):
                 raise RecipeError(f"--ray-init: {error}") from error
             raise RayError(f"no Ray cluster can be reached: {error}") from error
@@ -106,7 +106,7 @@ def _check_address(address: object) -> None:
 
 
 def _with_environment(init: Mapping[str, Any]) -> dict[str, object]:
-    """Keywords of `ray.init`, with the settings of numba that this process has."""
+    """Add this process's environment variables for numba to the keywords of `ray.init`."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
     runtime_env = dict(init.get("runtime_env") or {})
     if variables := {**ours, **(runtime_env.get("env_vars") or {})}:
@@ -116,7 +116,7 @@ def _with_environment(init: Mapping[str, Any]) -> dict[str, object]:
 
 @contextmanager
 def _keep_handlers() -> Iterator[None]:
-    """Put back the handler of SIGTERM, which Ray replaces."""
+    """Restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -129,10 +129,10 @@ def _keep_handlers() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RaySlots:
-    """Size and number of the tasks that a Ray cluster runs at a time.
+    """Size and number of the tasks that a Ray cluster runs concurrently.
 
     Attributes:
-        memory: bytes of a task.
+        memory: bytes that a task needs.
     """
 
     cpus: int
@@ -144,12 +144,12 @@ class RaySlots:
 def _ray_slots(
     nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
 ) -> RaySlots:
-    """Choose the size of tasks by the nodes of a Ray cluster.
+    """Choose the size of tasks to fit the nodes of a Ray cluster.
 
     Args:
         nodes: resources of each node: "CPU", and "memory" in bytes.
-        workers: the threads that a machine with so many `processors` would be given.
-        memory: bytes that a process with so many worker threads takes.
+        workers: the number of threads for a machine with `processors` processors.
+        memory: returns the bytes that a process with a given number of worker threads needs.
     """
     able = [node for node in nodes if node.get("CPU", 0) >= 1]
     least = min((int(node["CPU"]) for node in able), default=1)
@@ -167,14 +167,14 @@ def _ray_slots(
 
 @dataclass
 class _Task(Generic[Block]):
-    """Runs of consecutive blocks, and how often they were lost."""
+    """Runs of consecutive blocks, and how often the task that processes them was lost."""
 
     runs: Sequence[NumberedRun[Block]]
     losses: int = 0
 
 
 class RayExecutor:
-    """An executor of tasks on a Ray cluster."""
+    """An executor that runs tasks on a Ray cluster."""
 
     def __init__(self, ray: ModuleType, workers: int, processors: int, memory: Callable[[int], int]) -> None:
         self._ray = ray
@@ -183,10 +183,10 @@ class RayExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """See `Executor.run`; the tasks get `work` pickled."""
+        """Run the pass as tasks on the cluster, each of which gets `work` pickled."""
         try:
             yield from self._run(work, runs, recorder)
-        except self._ray.exceptions.RayError as error:  # of any call, such as when this node's raylet has died
+        except self._ray.exceptions.RayError as error:  # any call may raise it, for example if this node's raylet died
             raise RayError(
                 f"the Ray cluster has failed: {_first_line(error)}; when it runs again, the same command resumes"
             ) from error
@@ -249,7 +249,7 @@ class RayExecutor:
             raise RayError(f"a task on the Ray cluster was lost {task.losses} times: {_first_line(error)}") from error
 
     def _stop(self, running: list[object]) -> None:
-        """End tasks and wait for them, so that their files may be removed."""
+        """Cancel tasks and wait until they have ended, so that their files may be removed."""
         ray = self._ray
         for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
             for task in running:
@@ -265,7 +265,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _unpacked_report(report: bytes | str) -> tuple[list[object], Exception | None, float]:
-    """The events of a task, its error, and the seconds that it took."""
+    """Return a task's events, its error if it failed, and its duration in seconds."""
     if isinstance(report, str):
         raise PlanError(report)
     contents: tuple[list[object], Exception | None, float] = pickle.loads(zstandard.decompress(report))  # noqa: S301 - ours
@@ -276,7 +276,7 @@ def _unpacked_report(report: bytes | str) -> tuple[list[object], Exception | Non
 
 
 def _portable() -> Callable[..., bytes | str]:
-    """The function that Ray runs. It is defined here so that it is pickled whole: the node may not have this module."""
+    """Return the function that Ray runs; it is nested to be pickled by value, because the node may lack this module."""
 
     def share(versions: Mapping[str, str], *arguments: Any) -> bytes | str:
         import socket
@@ -293,11 +293,11 @@ def _portable() -> Callable[..., bytes | str]:
 def run_share(
     versions: Mapping[str, str], payload: Sequence[object], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
 ) -> bytes:
-    """Process a Ray task's blocks on its node. Returns the input of `_unpacked_report`.
+    """Process a Ray task's blocks on its node, and return the input of `_unpacked_report`.
 
     Args:
-        payload: a reference to the pass, pickled.
-        folder: relative names are meant from here.
+        payload: a Ray reference to the pickled pass, in a list.
+        folder: the working directory of the driver, to which relative paths refer.
     """
     _leave_if_ending()
     start, events, failure = time.monotonic(), list[object](), None
@@ -322,9 +322,9 @@ def run_share(
 
 
 def _leave_if_ending() -> None:
-    """Ray may run a task that waited in a process whose interpreter is ending, where no thread pool works any more.
+    """Exit at once if the interpreter is shutting down, where thread pools no longer work.
 
-    The process then exits at once. For the driver, the task is lost, and other tasks process its blocks.
+    Ray may start a queued task in such a process. The driver then sees a lost task, and another task repeats it.
     """
     if not threading.main_thread().is_alive():
         os._exit(1)
@@ -332,15 +332,15 @@ def _leave_if_ending() -> None:
 
 @lru_cache(maxsize=1)
 def _unpacked(reference: object) -> Pass[Any, Any]:
-    """The pass; many tasks of a process need the same."""
+    """Return the pass; cached, because all tasks of a process use the same one."""
     import ray
 
-    work: Pass[Any, Any] = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301 - of the one that began
+    work: Pass[Any, Any] = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301 - ours
     return work
 
 
 def _of_node(error: Exception) -> Exception:
-    """An error for the driver, with its node's name, that can be pickled."""
+    """Return an error for the driver that names the node and can be pickled."""
     node = socket.gethostname()
     with suppress(Exception):
         import ray

@@ -1,4 +1,4 @@
-"""Threads that take runs of blocks from one list. Kernels, reads and writes release the GIL, so they overlap."""
+"""Runs a pass on threads that share one list of runs. Kernels, reads and writes release the GIL, so they overlap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class ThreadExecutor:
-    """An executor of `workers` threads. Runs are begun in order; more threads than processors hide disk waits."""
+    """An executor of `workers` threads, which take runs in order. More threads than processors hide disk waits."""
 
     def __init__(self, workers: int) -> None:
         if workers < 1:
@@ -26,7 +26,7 @@ class ThreadExecutor:
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
         remaining, lock, stop = iter(runs), threading.Lock(), threading.Event()
-        # workers wait where results come faster than they are taken, because counts of a block may be megabytes
+        # bounded, so that workers wait for the consumer: the counts of one block may be megabytes
         results: Queue[Any] = Queue(self.workers)
 
         def take() -> NumberedRun[Block] | None:
@@ -47,7 +47,7 @@ class ThreadExecutor:
             except BaseException as error:
                 results.put(error)
             finally:
-                results.put(None)  # it has ended
+                results.put(None)  # this thread has ended
 
         threads = [
             threading.Thread(target=process_all, name=f"ramerge-{number}", daemon=True)
@@ -58,7 +58,7 @@ class ThreadExecutor:
             for thread in threads:
                 try:
                     thread.start()
-                except RuntimeError:  # the system allows no more
+                except RuntimeError:  # the system allows no more threads
                     if not running:
                         raise
                     break
@@ -74,6 +74,6 @@ class ThreadExecutor:
         finally:
             stop.set()
             for thread in threads:
-                while thread.is_alive():  # it may wait for room among results that are no longer taken
+                while thread.is_alive():  # it may wait for room in the queue, which is no longer read
                     with suppress(Empty):
                         results.get(timeout=0.01)

@@ -1,8 +1,8 @@
-"""Encodings: how quantized weights are stored as codes and scales. One encoding a file; a checkpoint has at most one.
+"""Encodings of quantized weights as codes and scales. One encoding per file; a checkpoint has at most one.
 
-decode      all encodings; a folder's tensors, decoded: for `formats/open`. What `config.json` declares: without it for
-            `formats/sidecars`, the dtype that it states for `planning/build`
-encoding    the class `Encoding`, `Decoding`, in which an encoding puts its tensors, and grids of scales
+decode      all encodings; decodes a folder's tensors, for `formats/open`; removes a declaration of quantization from
+            `config.json`, for `formats/sidecars`; reads the dtype that it states, for `planning/build`
+encoding    the class `Encoding`; `Decoding`, which collects decoded tensors; grids of scales
 fp8         float8 with scales of blocks (DeepSeek, Qwen)
 compressed  codes of compressed-tensors: float8 and float4
 modelopt    codes of ModelOpt: float4 and float8

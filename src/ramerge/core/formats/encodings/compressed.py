@@ -1,9 +1,9 @@
-"""Checkpoints of compressed-tensors (https://github.com/vllm-project/compressed-tensors), where codes are floats.
+"""Decodes compressed-tensors (https://github.com/vllm-project/compressed-tensors) with floating-point codes.
 
-`float-quantized`, `naive-quantized`, `mxfp8-quantized`: float8 `weight`, and `weight_scale` for a tensor, a channel, a
-group or a block. `nvfp4-pack-quantized`: pairs of e2m1 codes in `weight_packed`, low nibble first, e4m3 scales for 16
-codes, and a `weight_global_scale` by which the scales are divided. `mxfp4-pack-quantized`: the same with exponents for
-32 codes. Which modules are quantized shows from their tensors. The configuration says only how large groups are.
+`float-quantized`, `naive-quantized`, `mxfp8-quantized`: float8 `weight`, and `weight_scale` per tensor, channel, group
+or block. `nvfp4-pack-quantized`: pairs of e2m1 codes in `weight_packed`, low nibble first, an e4m3 scale per 16 codes,
+and a `weight_global_scale` by which the scales are divided. `mxfp4-pack-quantized`: the same with an exponent per 32
+codes. The tensors show which modules are quantized; only sizes of groups are taken from the configuration.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _PACKED_SUFFIX = ".weight_packed"
 
 
 def decode(decoding: Decoding) -> None:
-    """Decode the codes and scales of compressed-tensors, or note their problems."""
+    """Decode the codes and scales of compressed-tensors, or note problems."""
     config = decoding.config
     decoding.problems += [f"config.json: {text}" for text in _refusals(config)]
     if decoding.problems:
         return
-    schemes = list(_schemes(config))
+    schemes = list(_weight_schemes(config))
     for name, tensor in decoding.encoded_tensors.items():
         if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
             grids = dict.fromkeys(grid for scheme in schemes for grid in _grids(tensor.shape, scheme))
@@ -78,7 +78,7 @@ def _size(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _schemes(config: Config) -> Iterator[Config]:
+def _weight_schemes(config: Config) -> Iterator[Config]:
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -95,7 +95,7 @@ def _refusals(config: Config) -> Iterator[str]:
     for format in (config.get("format"), *formats):
         if format is not None and format not in _FORMATS:
             yield f"weights in the format {quoted(format)} cannot be merged; known are {', '.join(_FORMATS)}"
-    for scheme in _schemes(config):
+    for scheme in _weight_schemes(config):
         kind, bits = scheme.get("type"), scheme.get("num_bits")
         if kind != "float" or bits not in (4, 8):
             yield f"weights of type {quoted(kind)} with {quoted(bits)} bits cannot be merged, only floats of 8 and 4"
@@ -110,7 +110,7 @@ def _refusals(config: Config) -> Iterator[str]:
 
 def _title(config: Config) -> str:
     descriptions = [
-        f"{scheme.get('num_bits')} bits, scales of a {scheme.get('strategy')}" for scheme in _schemes(config)
+        f"{scheme.get('num_bits')} bits, scales of a {scheme.get('strategy')}" for scheme in _weight_schemes(config)
     ]
     return f"compressed-tensors, {'; '.join(dict.fromkeys(map(str, descriptions)))}"
 

@@ -1,4 +1,4 @@
-"""Turns a folder of codes and scales into dequantized tensors. Reads no weights."""
+"""Turns the codes and scales of a folder into dequantized tensors, without reading weights."""
 
 from __future__ import annotations
 
@@ -30,36 +30,38 @@ KEYS = ("quantization_config", "compression_config")
 """Keys of `config.json` that declare a quantization."""
 
 OF_MODELOPT = "hf_quant_config.json"
-"""Where ModelOpt declares a quantization, too."""
+"""Another file in which ModelOpt declares a quantization."""
 
 ADVICE = "merge the unquantized checkpoints and quantize the result"
-# Endings of names that only quantized checkpoints have: codes that are not decoded, and scales.
+# Endings of names that occur only in quantized checkpoints: codes that are not decoded, and scales.
 _PACKED_NAMES = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
 _SCALES = re.compile(r"(_scale_inv|\bweight_scale|\bweight_global_scale|_blocks|_scales)$")
-# Of activations, caches and outputs: no weights of the model, but a part of the quantized checkpoint.
+# Scales of activations, caches and outputs, which are not weights, but belong to the quantized checkpoint.
 _OF_ACTIVATIONS = re.compile(
     r"\.(input|activation|output|q|k|v|kv)_(scale|global_scale|zero_point)(_ub)?$|_proj_(input|activation)_scale$"
 )
 
 
 def _method_of(quantization: Mapping[str, object]) -> str:
-    """The name of a declared quantization, such as `gptq` or `fp8`."""
+    """Return the name of a declared quantization, such as `gptq` or `fp8`."""
     method = brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
     return "modelopt" if method.startswith("modelopt_") else method
 
 
 def without_declaration(config: Mapping[str, object]) -> dict[str, object]:
-    """A configuration that does not declare a quantization."""
+    """Return a configuration without its declaration of quantization."""
     return map_text(config, lambda part: {key: value for key, value in part.items() if key not in KEYS})
 
 
 def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantized | None]:
-    """The contents with dequantized tensors, and the quantization; None without one.
+    """Return the contents with dequantized tensors, and the quantization; None if nothing is quantized.
 
     Args:
-        ignore: whether the configuration may declare an unknown quantization, or one that the tensors lack.
+        directory: the folder, for messages.
+        contents: the folder's contents.
+        ignore: whether the configuration may declare an unknown quantization, or one that the tensors do not have.
     """
-    # words of 32 bits, with scales next to them
+    # MLX packs codes into 32-bit words, with scales next to them
     words = (name for name, tensor in contents.tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
     of_mlx = (name for name in words if f"{name.removesuffix('weight')}scales" in contents.tensors)
     if not ignore and (name := next(of_mlx, None)):
@@ -100,7 +102,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
 
 
 def _packed_like_deepseek_v4(contents: Contents) -> str | None:
-    """The first tensor of bytes with power-of-two scales named `.scale`; None without one."""
+    """Return the name of the first int8 tensor that has power-of-two scales named `.scale`; None if there is none."""
     tensors = contents.tensors
     for name, tensor in tensors.items():
         scale = tensors.get(f"{name.removesuffix('weight')}scale") if name.endswith(".weight") else None
@@ -110,7 +112,7 @@ def _packed_like_deepseek_v4(contents: Contents) -> str | None:
 
 
 def _declaration(contents: Contents) -> Mapping[str, object] | None:
-    """Quantization by `config.json`, or its part about the text model. Older exports of ModelOpt have a file for it."""
+    """Return the quantization that `config.json`, its part about the text model, or ModelOpt's own file declares."""
     candidates = (part.get(key) for part in text_configs(contents.config) for key in KEYS)
     declaration = next((each for each in candidates if isinstance(each, Mapping)), None)
     if declaration is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
@@ -121,7 +123,7 @@ def _declaration(contents: Contents) -> Mapping[str, object] | None:
 
 
 def _check_rest(decoding: Decoding) -> None:
-    """Note duplicate tensors, otherwise unused codes and scales."""
+    """Note tensors that are stored twice; if there are none, note codes and scales that were not used."""
     for tensor in decoding.tensors.values():
         if tensor.name in decoding.encoded_tensors and tensor.name not in decoding.tensors:
             decoding.problem(decoding.encoded_tensors[tensor.name], "is stored both quantized and as it is")
@@ -172,7 +174,7 @@ def _decoded(
 
 
 def stated_dtype(config: Mapping[str, object]) -> str | None:
-    """Safetensors' name of the dtype that a configuration states for the weights, before they were quantized."""
+    """Return safetensors' name of the dtype that a configuration states for weights before quantization."""
     for part in text_configs(config):
         for key in ("dtype", "torch_dtype"):
             name = full_dtype(part.get(key))

@@ -1,4 +1,4 @@
-"""Protocol of an encoding: how to recognize it, and how to turn codes and scales into the model's tensors."""
+"""The interface of encodings, and helpers that turn codes and scales into the model's tensors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ Tensors = Mapping[str, Tensor]
 Config = Mapping[str, object]
 
 FLOAT8 = ("F8_E4M3", "F8_E5M2")
-# What dtypes of scales hold; a byte without further type is an exponent.
+# Formats of scales by dtype; a plain byte is an exponent.
 _SCALE_FORMATS = {"F32": "F32", "BF16": "BF16", "F8_E8M0": "F8_E8M0", "U8": "F8_E8M0"}
 
 
 @dataclass
 class Decoding:
-    """The tensors of a model while it is decoded.
+    """A model's tensors during decoding.
 
     Attributes:
-        dtype: of the model before quantization.
+        encoded_tensors: the stored tensors by name.
+        config: the declared quantization.
+        dtype: the model's dtype before quantization.
         tensors: decoded tensors by the name of the stored tensor that each replaces.
-        hidden_names: stored tensors that are not in the model: scales, and activation statistics.
+        hidden_names: stored tensors that are not part of the model: scales, and activation statistics.
+        problems: the problems so far.
     """
 
     encoded_tensors: Tensors
@@ -41,9 +44,9 @@ class Decoding:
         """Note a problem of a tensor."""
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
-    def put_with_scales(self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid]) -> None:
-        """Replace codes of one byte each by the decoded tensor `name`; see `put`."""
-        self.put(name, codes, codes.dtype, codes.shape, scales, grids)
+    def put_with_scales(self, name: str, codes: Tensor, scales: str, candidate_grids: Sequence[Grid]) -> None:
+        """Replace one-byte codes by the decoded tensor `name`, as `put` does."""
+        self.put(name, codes, codes.dtype, codes.shape, scales, candidate_grids)
 
     def put(
         self,
@@ -52,7 +55,7 @@ class Decoding:
         format: str,
         shape: tuple[int, ...],
         scales: str,
-        grids: Sequence[Grid],
+        candidate_grids: Sequence[Grid],
         *,
         factor: str | None = None,
         divisor: str | None = None,
@@ -60,54 +63,61 @@ class Decoding:
         """Replace codes by a decoded tensor.
 
         Args:
-            grids: where scales may belong; the only one whose scales have the stored shape is taken.
-            factor: name of the number, or numbers of each matrix, by which scales are multiplied.
-            divisor: name of the number by which scales are divided.
+            name: the decoded tensor's name.
+            codes: the stored codes.
+            format: the format of the codes.
+            shape: the decoded tensor's shape.
+            scales: the name of the stored scales.
+            candidate_grids: candidate layouts of the scales, of which exactly one must fit the stored shape.
+            factor: the name of a number, or of a number for each matrix, by which scales are multiplied.
+            divisor: the name of a number by which scales are divided.
 
         Returns:
-            The tensor; None after a problem, which is noted.
+            The decoded tensor; None after a problem, which is noted.
         """
-        second = factor or divisor
-        self.hidden_names |= {scales, *([second] if second else [])}
+        second_scale_name = factor or divisor
+        self.hidden_names |= {scales, *([second_scale_name] if second_scale_name else [])}
         scale_tensor = self.encoded_tensors.get(scales)
         if scale_tensor is None:
             self.problem(codes, f"has no scales: {quoted(scales)} is missing")
             return None
-        # e4m3 scales are only those of groups that have a second scale
+        # only scales of groups with a second scale are e4m3
         scale_format = (
-            "F8_E4M3" if second and scale_tensor.dtype == "F8_E4M3" else _SCALE_FORMATS.get(scale_tensor.dtype)
+            "F8_E4M3"
+            if second_scale_name and scale_tensor.dtype == "F8_E4M3"
+            else _SCALE_FORMATS.get(scale_tensor.dtype)
         )
         if scale_format is None:
-            formats = "F8_E4M3" if second else ", ".join(_SCALE_FORMATS)
+            formats = "F8_E4M3" if second_scale_name else ", ".join(_SCALE_FORMATS)
             self.problem(scale_tensor, f"scales of dtype {scale_tensor.dtype} are not known; known are {formats}")
             return None
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
-        grid = self._grid(scale_tensor, shape, tuple(grids))
+        grid = self._grid(scale_tensor, shape, tuple(candidate_grids))
         matrices = math.prod(shape[:-2]) if factor else 1
-        by = self._second(codes, second, (1, matrices))
-        if grid is None or (second is not None and by is None):
+        second_scale = self._find_second_scale(codes, second_scale_name, (1, matrices))
+        if grid is None or (second_scale_name is not None and second_scale is None):
             return None
-        powers = self.config.get("scale_fmt") == "ue8m0"
+        scales_are_powers_of_two = self.config.get("scale_fmt") == "ue8m0"
         origin = Scaling(
             codes,
             format,
             scale_tensor,
             scale_format,
             grid,
-            by if factor else None,
-            by if divisor else None,
+            second_scale if factor else None,
+            second_scale if divisor else None,
             self.dtype,
-            powers,
+            scales_are_powers_of_two,
         )
         decoded = Tensor(name, "F32", shape, origin)
         self.tensors[codes.name] = decoded
         return decoded
 
-    def _grid(self, scales: Tensor, shape: tuple[int, ...], grids: tuple[Grid, ...]) -> Grid | None:
-        """The grid of scales in weights of a shape; None if it is ambiguous, which is noted."""
-        fitting = _fitting(scales.shape, shape, grids)
+    def _grid(self, scales: Tensor, shape: tuple[int, ...], candidate_grids: tuple[Grid, ...]) -> Grid | None:
+        """Return the only grid that fits the scales; None if no grid or several fit, which is noted as a problem."""
+        fitting = _fitting(scales.shape, shape, candidate_grids)
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
@@ -118,12 +128,15 @@ class Decoding:
                 "store them with one dimension for each of the weights'",
             )
             return None
-        shapes = " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
+        shapes = (
+            " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in candidate_grids))
+            or "another shape"
+        )
         text = f"scales of shape {list(scales.shape)} do not fit weights of {list(shape)}, which take {shapes}"
         self.problem(scales, text)
         return None
 
-    def _second(self, codes: Tensor, name: str | None, counts: tuple[int, int]) -> Tensor | None:
+    def _find_second_scale(self, codes: Tensor, name: str | None, counts: tuple[int, int]) -> Tensor | None:
         global_scale = self.encoded_tensors.get(name) if name is not None else None
         if name is not None and global_scale is None:
             self.problem(codes, f"has no global scale: {quoted(name)} is missing")
@@ -136,18 +149,18 @@ class Decoding:
 
 
 def block_grid(shape: Sequence[int], rows: int, columns: int) -> Grid:
-    """A grid of scales for blocks of `rows` by `columns`."""
+    """Return a grid with a scale for each block of `rows` by `columns`."""
     *_, height, width = (1, 1, *shape)
     return Grid(max(height, 1), max(width, 1), min(rows, max(height, 1)), min(columns, max(width, 1)))
 
 
 def whole_grid(shape: Sequence[int]) -> Grid:
-    """A grid of one scale for a tensor, or for each matrix of a stack."""
+    """Return a grid with one scale for a tensor, or for each matrix of a stack."""
     return block_grid(shape, 1 << 62, 1 << 62)
 
 
 def row_grid(shape: Sequence[int]) -> Grid:
-    """A grid with a scale per row (output channel)."""
+    """Return a grid with a scale for each row (output channel)."""
     return block_grid(shape, 1, 1 << 62)
 
 
@@ -156,20 +169,24 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
-def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
-    """The grids with scales of this shape; if none fits, of this shape without singleton dimensions."""
+def _fitting(scales: Sequence[int], shape: Sequence[int], candidate_grids: tuple[Grid, ...]) -> list[Grid]:
+    """Return the grids whose scales have this shape; if there are none, ignore singleton dimensions."""
     extents = [extent for extent in scales if extent != 1]
-    grids = tuple(dict.fromkeys(grids))
-    fitting = [grid for grid in grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents]
+    candidate_grids = tuple(dict.fromkeys(candidate_grids))
+    fitting = [
+        grid for grid in candidate_grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents
+    ]
     return [grid for grid in fitting if tuple(scales) == _grid_shape(shape, grid)] or fitting
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way in which weights are quantized.
+    """A way to store quantized weights.
 
     Attributes:
         method: the value of `quant_method` in `config.json`.
+        title: returns a readable description, given the configuration.
+        decode: replaces codes and scales by decoded tensors, or notes problems.
     """
 
     method: str

@@ -1,8 +1,8 @@
-"""float8 as fbgemm writes it: `weight` and `weight_scale`, a scale for each row.
+"""Decodes float8 as fbgemm writes it: `weight`, and `weight_scale` with a scale for each row.
 
 transformers, `integrations/fbgemm_fp8.py`: code times scale. The experts of Llama 4 are stored as (experts, in, out),
-so their scales belong to columns: `gate_up_proj_scale` of shape (experts, 1, out), `down_proj_scale` of (experts, out,
-1).
+so their scales belong to columns: `gate_up_proj_scale` has the shape (experts, 1, out), and `down_proj_scale`
+(experts, out, 1).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, 
 
 
 def decode(decoding: Decoding) -> None:
-    """Decode fbgemm's float8 codes and scales, or note their problems."""
+    """Decode fbgemm's float8 codes and scales, or note problems."""
     for name, tensor in decoding.encoded_tensors.items():
         if tensor.dtype in FLOAT8:
             shape = tensor.shape

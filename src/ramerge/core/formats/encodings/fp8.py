@@ -1,7 +1,7 @@
-"""float8 as DeepSeek and Qwen write it: `weight` and `weight_scale_inv`, a scale for each block of 128 x 128.
+"""Decodes float8 as DeepSeek and Qwen write it: `weight`, and `weight_scale_inv` with a scale per 128 x 128 block.
 
 https://github.com/deepseek-ai/DeepSeek-V3, `inference/kernel.py` (`weight_dequant`): codes times scales, in float32.
-Blocks at the lower and right edge may be smaller. Without `weight_block_size` there is one scale a tensor or a row.
+Blocks at the lower and right edges may be smaller. Without `weight_block_size`, a tensor or a row has one scale.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SUFFIXES = ("_scale_inv", "_scale")
 
 
 def _size_of_blocks(config: Config) -> tuple[int, int] | None:
-    """Rows and columns of a block; None if the configuration states none, or nonsense."""
+    """Return rows and columns of a block; None if the configuration states no valid size."""
     size = config.get("weight_block_size")
     if isinstance(size, list) and len(size) == 2 and all(type(extent) is int and extent > 0 for extent in size):
         return size[0], size[1]
@@ -23,7 +23,7 @@ def _size_of_blocks(config: Config) -> tuple[int, int] | None:
 
 
 def decode(decoding: Decoding) -> None:
-    """Decode DeepSeek's and Qwen's float8 codes and scales, or note their problems."""
+    """Decode DeepSeek's and Qwen's float8 codes and scales, or note problems."""
     size = _size_of_blocks(decoding.config)
     if decoding.config.get("weight_block_size") is not None and size is None:
         decoding.problems.append("config.json: weight_block_size must be two whole numbers above 0")

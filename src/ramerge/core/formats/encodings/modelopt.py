@@ -1,12 +1,13 @@
-"""Checkpoints of NVIDIA's ModelOpt (`modelopt.torch.export` of nvidia-modelopt).
+"""Decodes checkpoints of NVIDIA's ModelOpt (`modelopt.torch.export` of nvidia-modelopt).
 
-`weight` and `weight_scale`, or of experts in one tensor `gate_up_proj` and `gate_up_proj_weight_scale`:
+Tensors are `weight` and `weight_scale`, or, if one tensor holds all experts, `gate_up_proj` and
+`gate_up_proj_weight_scale`:
 
-    NVFP4   pairs of e2m1 codes, low nibble first, e4m3 scales for 16 codes, each times the float32 `weight_scale_2`
-    MXFP4   the same with exponents for 32 codes, and no second scale
-    FP8     e4m3 codes with float32 scales of the tensor, of its rows, or of blocks; MXFP8 with exponents for 32 codes
+    NVFP4   pairs of e2m1 codes, low nibble first, an e4m3 scale per 16 codes, times the float32 `weight_scale_2`
+    MXFP4   the same with an exponent per 32 codes, and no second scale
+    FP8     e4m3 codes with float32 scales per tensor, row or block; MXFP8 with an exponent per 32 codes
 
-Recipes mix them with weights that are not quantized, so the tensors themselves say what they are, not the recipe.
+ModelOpt's recipes mix these with unquantized weights, so the encoding of each tensor is inferred from the tensor.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from fnmatch import fnmatchcase
 from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block_grid, row_grid, whole_grid
 from ramerge.core.foundation.text import quoted
 
-# Weights that are divided by the scales of their inputs, or that are integers.
+# Algorithms with integer weights, or weights divided by scales of their inputs.
 _UNSUPPORTED_ALGORITHMS = ("AWQ", "INT4", "INT8", "SQ", "SVDQUANT")
 _SMOOTHED = "pre_quant_scale"
 _BLOCK = 128
 
 
 def decode(decoding: Decoding) -> None:
-    """Decode ModelOpt's codes and scales, or note their problems."""
+    """Decode ModelOpt's codes and scales, or note problems."""
     algorithm = str(decoding.config.get("quant_algo"))
     smoothed = next((name for name in decoding.encoded_tensors if name.endswith(_SMOOTHED)), None)
     if smoothed or any(part in _UNSUPPORTED_ALGORITHMS for part in algorithm.upper().split("_")):
         why = f"({quoted(smoothed)} and others)" if smoothed else "(integers, or weights smoothed by their inputs)"
         decoding.problems.append(f"config.json: quant_algo {quoted(algorithm)} {why} cannot be merged")
         return
-    # modules that the recipe leaves out
+    # modules that ModelOpt's recipe does not quantize
     lists = [part for key in ("ignore", "exclude_modules") if isinstance(part := decoding.config.get(key), list)]
     exclusions = [pattern for part in lists for pattern in part if isinstance(pattern, str) and len(pattern) < 200]
     for name, tensor in decoding.encoded_tensors.items():
@@ -52,7 +53,7 @@ def decode(decoding: Decoding) -> None:
             else:
                 decoding.put(name, tensor, "E2M1", shape, scales, [block_grid(shape, 1, 16)], factor=f"{scales}_2")
         elif tensor.is_float and any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in exclusions):
-            # left over where a module was quantized for calibration only
+            # left over from a module that was quantized only for calibration
             decoding.hidden_names |= {scales, f"{scales}_2"} & decoding.encoded_tensors.keys()
 
 

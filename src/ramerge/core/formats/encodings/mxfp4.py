@@ -1,7 +1,7 @@
-"""MXFP4 as gpt-oss has it: pairs of e2m1 codes in `X_blocks`, and exponents in `X_scales`, one for 32 codes.
+"""Decodes MXFP4 of gpt-oss: pairs of e2m1 codes in `X_blocks`, and exponents in `X_scales`, one per 32 codes.
 
-transformers, `integrations/mxfp4.py` (`convert_moe_packed_tensors`): ldexp(value, exponent - 127), low nibble first,
-and the result with its last two dimensions swapped, which is how the model has `X`: (experts, in, out).
+transformers, `integrations/mxfp4.py` (`convert_moe_packed_tensors`): ldexp(value, exponent - 127), low nibble first;
+then the last two dimensions are swapped, because the model stores `X` as (experts, in, out).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _GROUP, _BYTES = 32, 16
 
 
 def decode(decoding: Decoding) -> None:
-    """Decode gpt-oss's codes and exponents, or note their problems."""
+    """Decode gpt-oss's codes and exponents, or note problems."""
     for name, tensor in decoding.encoded_tensors.items():
         if name.endswith("_blocks") and tensor.dtype == "U8":
             own = name.removesuffix("_blocks")

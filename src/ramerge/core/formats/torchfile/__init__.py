@@ -1,6 +1,6 @@
-"""Reads what `torch.save` writes, without torch, and without executing anything.
+"""Reads files of `torch.save` without torch, and without executing anything.
 
-load          a file's values, in which a tensor is a `View`; the names that a pickle may use, and checks of numbers
-instructions  the instructions of pickle that make values, and none that calls anything; `Stub` stands for an object
-archive       a zip archive whose entries are found by position: for `load`; windows of files, for `dcp`, too
+load          reads a file's values, with tensors as `View`; the names that a pickle may use, and checks of numbers
+instructions  executes the pickle instructions that create values, and none that calls anything; `Stub` replaces objects
+archive       zip archives whose entries are read by position: for `load`; windows of files, for `dcp`, too
 """

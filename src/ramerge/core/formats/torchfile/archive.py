@@ -1,7 +1,7 @@
-"""The zip archives that `torch.save` writes, in which every entry is stored and found by its position.
+"""Reads the zip archives of `torch.save`, whose entries are uncompressed, so that they can be read by position.
 
-Python's zipfile is not used, because it accepts what torch never writes (bytes before the archive, compression,
-doubled names), takes any amount of memory for the list of entries, and takes most of the time for a folder of
+Python's zipfile is not used, because it accepts archives that torch never writes (bytes before the archive,
+compression, duplicate names), may need any amount of memory for the list of entries, and is slow for a folder of
 torch.distributed.checkpoint, in which every tensor is an archive.
 """
 
@@ -32,20 +32,22 @@ _IN_64_BITS = 0xFFFFFFFF
 _ENCRYPTION_FLAGS = 0x2041
 _SIZES_FOLLOW = 8
 _LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
-# 160,000 tensors need as much
+# enough for 160,000 tensors
 _MOST_DIRECTORY_BYTES = 16_000_000
-# The pickle and the list of entries of a small archive are read at once.
+# In a small archive, one read gets both the pickle and the list of entries.
 _TAIL = 4096
 
 
 @dataclass(frozen=True)
 class Place:
-    """An entry.
+    """The position of an entry.
 
     Attributes:
-        header: position of its own header in the file.
-        limit: where both must have ended.
-        checksum: CRC-32 of its data; 0 if the writer did not compute it.
+        name: the entry's full name.
+        header: position of the entry's local header in the file.
+        nbytes: size of the data.
+        limit: the position where header and data must have ended.
+        checksum: CRC-32 of the data; 0 if the writer did not compute it.
     """
 
     name: str
@@ -56,20 +58,20 @@ class Place:
 
 
 class Window:
-    """Bytes begin:end of an open file."""
+    """Bytes `begin:end` of an open file."""
 
     def __init__(self, path: Path, descriptor: int, begin: int, end: int) -> None:
         self.path, self.begin, self.end = path, begin, end
         self._descriptor = descriptor
 
     def part(self, begin: int, nbytes: int) -> Window:
-        """A part of the window; `begin` counts from its first byte."""
+        """Return a part of the window; `begin` is relative to the window."""
         if self.begin + begin + nbytes > self.end:
             raise damage(self.path, f"an item extends to byte {begin + nbytes:,}, beyond its end")
         return Window(self.path, self._descriptor, self.begin + begin, self.begin + begin + nbytes)
 
     def read(self, position: int, nbytes: int) -> bytes:
-        """Bytes from `position` in the file on."""
+        """Read bytes at `position` in the file, which must be within the window."""
         if position < self.begin or position + nbytes > self.end:
             raise damage(self.path, f"{nbytes:,} bytes at {position:,} are outside of it")
         try:
@@ -82,13 +84,13 @@ class Window:
 
 
 def damage(path: Path, what: str) -> CheckpointError:
-    """The error about a file that no program writes as it is."""
+    """Return the error about a damaged file."""
     return CheckpointError(f"{path}: is damaged, or not a torch.save file: {what}; {AGAIN}")
 
 
 @contextmanager
 def window(path: Path) -> Iterator[Window]:
-    """All of a file."""
+    """Open a file as a window of all its bytes."""
     with readable(path):
         descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
     try:
@@ -98,11 +100,11 @@ def window(path: Path) -> Iterator[Window]:
 
 
 class Archive:
-    """The entries of an archive by their names, without the archive's own name that all of them begin with.
+    """The entries of an archive, by name without the archive's own name, with which all entries begin.
 
     Raises:
-        CheckpointError: it is not an archive of torch.save, or is damaged; an entry is compressed, encrypted, doubled,
-            overlaps another one, or lies outside.
+        CheckpointError: the file is not an archive of torch.save, or is damaged; or an entry is compressed, encrypted
+            or a duplicate, overlaps another entry, or lies outside of the file.
     """
 
     def __init__(self, file: Window) -> None:
@@ -116,7 +118,7 @@ class Archive:
                 raise damage(file.path, f"holds two entries {quoted(left)}")
         ends = [position for _, position, *_ in items[1:]] + [start]
         root = items[0][0].partition("/")[0] + "/" if items else ""
-        # checked against each other here; local headers are checked when an entry is used
+        # here, entries are checked against each other; local headers are checked when an entry is used
         for (name, position, nbytes, checksum), limit in zip(items, ends, strict=True):
             if position + _LOCAL.size + len(name) + nbytes > limit or position < file.begin:
                 raise damage(file.path, f"the entry {quoted(name)} overlaps what follows it")
@@ -125,7 +127,7 @@ class Archive:
             self.entries[name[len(root) :]] = Place(name, position, nbytes, limit, checksum)
 
     def read(self, name: str, most: int) -> bytes | None:
-        """The data of an entry of at most `most` bytes; None without such an entry."""
+        """Read the data of an entry, which may have at most `most` bytes; None if there is no such entry."""
         place = self.entries.get(name)
         if place is None:
             return None
@@ -136,7 +138,7 @@ class Archive:
         return self.file.read(self.locate(place), place.nbytes)
 
     def locate(self, place: Place) -> int:
-        """The position of an entry's data in the file."""
+        """Return the position of an entry's data in the file, after checking the local header."""
         header = self.file.read(place.header, _LOCAL.size + len(place.name.encode()))
         sign, _, flags, method, _, _, _, packed_size, unpacked, n, e = _LOCAL.unpack_from(header)
         position = place.header + _LOCAL.size + n + e
@@ -213,7 +215,7 @@ def _items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, in
 
 
 def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
-    """The numbers; those beyond 32 bits from the extra fields, -1 if missing there."""
+    """Return the numbers, taking those beyond 32 bits from the extra fields; -1 if they are missing there."""
     while len(extra) >= _EXTRA.size:
         kind, nbytes = _EXTRA.unpack_from(extra)
         field, extra = extra[_EXTRA.size : _EXTRA.size + nbytes], extra[_EXTRA.size + nbytes :]

@@ -1,8 +1,8 @@
 """Executes the instructions of a pickle that create values. No instruction calls or imports anything.
 
-Python's unpickler is not used: also one that allows only few names takes any amount of memory for an index of its memo,
-and any amount of time to hash a key of nested tuples; and it calls what a name stands for. Here a name is a `Name`, and
-what is made of it is what one function of ours returns.
+Python's unpickler is not used. Even if it is restricted to a few names, it may need any amount of memory for a memo
+index and any amount of time to hash a key of nested tuples, and it calls the objects that names refer to. Here a name
+is a `Name`, and a function of this package returns the value for it.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from typing import IO, Any, TypeVar
 from ramerge.core.foundation.text import quoted
 
 _Kind = TypeVar("_Kind")
-# Half a million tensors of DTensor's kind need as many.
+# Enough for half a million DTensors.
 _MOST_CONTAINERS = 3_000_000
 
 
 class RefusedError(ValueError):
-    """A damaged pickle, or one with requests that no checkpoint needs. The message follows the name of a file."""
+    """A pickle is damaged, or contains something that no checkpoint needs. The message follows a file's name."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """Stand-in for a class or a function in a pickle: only its name."""
+    """Stand-in for a class or a function in a pickle: just its name."""
 
     path: str
 
 
 @dataclass(eq=False)
 class Stub:
-    """Stand-in for an object of a class: the arguments that it was made with, and its state. It does nothing."""
+    """Stand-in for an object: the path of its class, its constructor arguments, and its state. It has no behavior."""
 
     path: str
     args: tuple[object, ...]
     state: object = field(default=None)
 
     def fill(self, state: object) -> None:
-        """Set the state. Classes with `__slots__` write (None, values)."""
+        """Set the state. Classes with `__slots__` store (None, values)."""
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
     def get(self, *names: str) -> object:
-        """An attribute of the state; further names go into nested stubs. None if it is missing."""
+        """Return an attribute of the state; further names look into nested stubs. None if it is missing."""
         value: object = self
         for name in names:
             value = value.state.get(name) if isinstance(value, Stub) and isinstance(value.state, dict) else None
@@ -56,9 +56,10 @@ class Machine:
     """Interpreter of one pickle.
 
     Args:
-        data: the pickle; protocols 2 to 5.
-        make: the value for a name and arguments: an object of a class, or what a function would return.
-        refer: the value for a persistent id.
+        data: the pickle, in protocol 2 to 5.
+        find: returns the `Name` for a module and a name, or raises RefusedError.
+        make: returns the value of a call, given the name and the arguments.
+        refer: returns the value for a persistent id.
     """
 
     def __init__(
@@ -76,13 +77,13 @@ class Machine:
         self.find, self.make, self.refer = find, make, refer
 
     def run(self) -> object:
-        """The value."""
+        """Execute the pickle and return its value. Raises RefusedError if it is damaged or not allowed."""
         file = BytesIO(self.data)
         try:
             while (code := file.read(1)) != pickle.STOP:
                 if code and code not in _INSTRUCTIONS:
                     raise RefusedError(f"its pickle holds the instruction {quoted(code)}, which torch does not use")
-                act, read = _INSTRUCTIONS[code]  # at the end of the data there is no code
+                act, read = _INSTRUCTIONS[code]  # raises KeyError at the end of the data
                 act(self, read(file) if read is not None else None)
             return self.stack.pop()
         except RefusedError:
@@ -100,7 +101,7 @@ class Machine:
         return values
 
     def contain(self, value: object) -> None:
-        """Put a new container on the stack."""
+        """Push a new container."""
         self.containers += 1
         if self.containers > _MOST_CONTAINERS:
             raise RefusedError(
@@ -109,20 +110,20 @@ class Machine:
         self.stack.append(value)
 
     def top(self, kind: type[_Kind]) -> _Kind:
-        """The value on the stack, which must be of a type."""
+        """Return the value on top of the stack, which must have this type."""
         value = self.stack[-1]
         if not isinstance(value, kind):
             raise RefusedError(f"its pickle is damaged: a {type(value).__name__} is filled as a {kind.__name__}")
         return value
 
 
-_KEYS = (str, int, Stub)  # the keys that are numbers become bytes, and nothing of ours asks for them
-# Each instruction gets the value that follows it in the pickle; None if none follows.
+_KEYS = (str, int, Stub)  # integer keys become bytes, and no code here looks them up
+# Each instruction gets the argument that follows it in the pickle; None if it has none.
 _Act = Callable[[Machine, Any], object]
 
 
 def _ignore(machine: Machine, number: int) -> None:
-    """Protocol and frames are irrelevant."""
+    """Ignore protocol and frames."""
 
 
 def _constant(value: object) -> _Act:
@@ -153,21 +154,21 @@ def _extend(machine: Machine, values: list[object]) -> None:
     machine.top(list).extend(values)
 
 
-def _set(machine: Machine, items: list[object]) -> None:
+def _set_items(machine: Machine, items: list[object]) -> None:
     into = machine.top(dict)
     if len(items) % 2:
         raise IndexError
     for place in range(0, len(items), 2):
         key = items[place]
-        # what else can be hashed takes long to hash: a tuple of tuples of tuples
+        # other hashable keys, such as nested tuples, may take long to hash
         if type(key) not in _KEYS:
             raise RefusedError(f"its pickle holds a dictionary with a key of type {type(key).__name__}")
-        # a pickle can choose numbers that all have one hash, but not texts: Python's hash of these is random
+        # a pickle can choose integers with equal hashes, but not texts or bytes, whose hashes are randomized
         into[b"%d" % key if type(key) is int else key] = items[place + 1]
 
 
 def _put(machine: Machine, index: int) -> None:
-    # pickle counts from 0 without a gap, so an index beyond the end is a lie that would take memory
+    # pickle numbers the memo from 0 without gaps; a larger index would only waste memory
     if index == len(machine.memo):
         machine.memo.append(machine.stack[-1])
     else:
@@ -175,7 +176,7 @@ def _put(machine: Machine, index: int) -> None:
 
 
 def _names(file: IO[bytes]) -> list[str]:
-    """Two lines: a module and a name. pickletools would interpret backslashes in them."""
+    """Read two lines, a module and a name. pickletools would interpret backslashes in them."""
     lines = [file.readline() for _ in range(2)]
     if not all(line.endswith(b"\n") for line in lines):
         raise IndexError
@@ -199,7 +200,7 @@ def _make(machine: Machine, _: None) -> None:
 def _build(machine: Machine, _: None) -> None:
     state, value = machine.stack.pop(), machine.stack[-1]
     if type(value) is dict:
-        return  # attributes of an OrderedDict: versions of modules
+        return  # attributes of an OrderedDict, which hold versions of modules
     if type(value) is not Stub:
         raise RefusedError(f"its pickle sets attributes of a {type(value).__name__}; it may be an attack")
     value.fill(state)
@@ -233,8 +234,8 @@ _ACTS: dict[bytes, _Act] = {
     pickle.TUPLE3: _tuple_of(3),
     pickle.APPEND: lambda machine, _: _extend(machine, [machine.stack.pop()]),
     pickle.APPENDS: lambda machine, _: _extend(machine, machine.pop_to_mark()),
-    pickle.SETITEM: lambda machine, _: _set(machine, [machine.stack.pop(-2), machine.stack.pop()]),
-    pickle.SETITEMS: lambda machine, _: _set(machine, machine.pop_to_mark()),
+    pickle.SETITEM: lambda machine, _: _set_items(machine, [machine.stack.pop(-2), machine.stack.pop()]),
+    pickle.SETITEMS: lambda machine, _: _set_items(machine, machine.pop_to_mark()),
     pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.BINPUT: _put,
@@ -248,7 +249,7 @@ _ACTS: dict[bytes, _Act] = {
     pickle.BINPERSID: lambda machine, _: machine.contain(machine.refer(machine.stack.pop())),
 }
 _OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
-# What is done, and what reads the value that follows the instruction.
+# For each instruction, its action, and the reader of its argument.
 _INSTRUCTIONS = {
     code: (act, _names if code == pickle.GLOBAL else arg.reader if (arg := _OPCODES[code].arg) is not None else None)
     for code, act in _ACTS.items()

@@ -1,7 +1,7 @@
-"""Contents of a file of `torch.save`: plain values, with tensors as views of their bytes in the file.
+"""Reads a file of `torch.save` as plain values, with tensors as views of their bytes in the file.
 
-The names that a pickle may use are listed here, each with a function that creates its value. The classes of
-torch.distributed that describe shards become stubs (`instructions.Stub`), which hold their arguments and state.
+This module lists the names that a pickle may use, with functions that create their values. The classes of
+torch.distributed that describe shards become stubs (`instructions.Stub`), which hold arguments and state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ramerge.core.foundation.dtypes import TORCH_NAMES, itemsize
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import quoted
 
-# 200,000 tensors of DTensor's kind
+# enough for 200,000 DTensors
 _MOST_PICKLE_BYTES = 64_000_000
 _MOST_DIMENSIONS = 16
 _MOST = 2**63 - 1
@@ -28,9 +28,9 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class TorchStorage:
-    """Stored elements that one or more tensors share: bytes of a file. Tensors may use less of it.
+    """Bytes of a file that hold the elements of one or more tensors; tensors need not use all of them.
 
-    `checksum` is their CRC-32, or 0 if the writer did not compute it.
+    `checksum` is the CRC-32 of the bytes, or 0 if the writer did not compute it.
     """
 
     path: Path
@@ -41,9 +41,9 @@ class TorchStorage:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor: how its elements lie in a storage. `start` and `strides` count elements.
+    """A tensor as a view of a storage. `start` and `strides` count elements.
 
-    It lies inside of its storage, and no number is negative.
+    The tensor lies within its storage, and no number is negative.
     """
 
     storage: TorchStorage
@@ -54,12 +54,12 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements."""
+        """The bytes of the tensor's elements."""
         return prod(self.shape) * itemsize(self.dtype)
 
 
 DTYPES = {f"torch.{name}": dtype for dtype, name in TORCH_NAMES.items()}
-"""Names of dtypes in pickles, and those in safetensors."""
+"""Names of dtypes in safetensors, by their names in pickles."""
 
 _STORAGES = {
     "torch.DoubleStorage": "F64",
@@ -77,8 +77,8 @@ _STORAGES = {
 _UNTYPED = "torch.storage.UntypedStorage"
 
 SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
-# Of a package, every class may be named: objects of it become stubs, and these do nothing. torch moves its classes
-# between modules. Parts of paths are not joined: a path of a path of a path would be as long as memory.
+# Packages whose classes may all be used, because torch moves classes between modules; their objects become stubs, which
+# have no behavior. Parts of `pathlib` paths are not joined, because nested paths could need any amount of memory.
 _PACKAGES = ("torch.distributed", "pathlib")
 _CLASSES = ("torch.device", "torch.Tensor", "torch.nn.parameter.Parameter", "torch.serialization._get_layout")
 
@@ -87,9 +87,9 @@ _Make = Callable[[Name, tuple[object, ...]], object]
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Suspend Python's search for cycles, which would visit objects of many files again and again: half of the time.
+    """Suspend garbage collection of cycles, which would take half of the time by visiting all objects repeatedly.
 
-    Values of a file have no cycles, unless it is an attack; these are found afterwards.
+    Values of a file have no cycles unless it is an attack; these are collected afterwards.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -101,14 +101,15 @@ def uncollected() -> Iterator[None]:
 
 
 def load(file: Window, modules: Collection[str] = ()) -> object:
-    """The value in an archive of torch.save.
+    """Read the value in an archive of torch.save.
 
     Args:
-        modules: further packages of which every class becomes a stub.
+        file: the archive.
+        modules: further packages whose classes all become stubs.
 
     Raises:
-        CheckpointError: it is not such an archive, is damaged, or its pickle asks for anything but tensors, plain
-            values, and the classes that describe shards.
+        CheckpointError: the file is not such an archive, is damaged, or its pickle contains anything but tensors, plain
+            values, and classes that describe shards.
     """
     archive = Archive(file)
     if archive.read("byteorder", most=16) not in (None, b"little"):
@@ -122,14 +123,14 @@ def load(file: Window, modules: Collection[str] = ()) -> object:
 
 
 def load_file(path: Path, modules: Collection[str] = ()) -> object:
-    """Read the value in a file of `torch.save`. Nothing of its pickle is executed, and no elements are read.
+    """Read the value in a file of `torch.save`. Nothing in its pickle is executed, and no elements are read.
 
     Args:
         path: the file.
-        modules: further packages of which every class becomes a stub.
+        modules: further packages whose classes all become stubs.
 
     Returns:
-        Plain values, in which each tensor is a `View` with dtype, shape, strides and place in the file.
+        Plain values, in which each tensor is a `View` with dtype, shape, strides and position in the file.
 
     Raises:
         CheckpointError: as for `load`.
@@ -139,7 +140,7 @@ def load_file(path: Path, modules: Collection[str] = ()) -> object:
 
 
 def load_plain(path: Path, modules: Collection[str] = ()) -> object:
-    """The value in a file of one pickle without tensors; see `load`."""
+    """Read the value in a plain pickle file without tensors; otherwise like `load_file`."""
     with window(path) as file:
         if file.end > _MOST_PICKLE_BYTES:
             raise CheckpointError(f"{path}: has {file.end:,} bytes, more than the {_MOST_PICKLE_BYTES:,} that are read")
@@ -177,16 +178,16 @@ def _make_ordered_dict(_name: Name, args: tuple[object, ...]) -> dict[object, ob
 
 
 def _attribute(_name: Name, args: tuple[object, ...]) -> Name:
-    """The only attribute in torch's pickles: a class inside of a class."""
+    """Return the only attribute that torch's pickles use: a nested class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
         raise RefusedError("its pickle reads an attribute of an object; it may be an attack")
     return Name(f"{SHARDED_TENSOR}.ProcessGroupState")
 
 
 def _tensor(name: Name, args: tuple[object, ...]) -> View:
-    """`_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`; v3 has the dtype before `more`.
+    """Evaluate `_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`.
 
-    `more` marks elements that are negated or conjugated when read.
+    In v3, the dtype comes before `more`. `more` marks elements that are negated or conjugated when they are read.
     """
     if len(args) < 6 or type(args[0]) is not tuple or len(args[0]) != 2 or type(args[0][0]) is not TorchStorage:
         raise RefusedError("its pickle makes a tensor from something that is not a storage")
@@ -224,7 +225,7 @@ def _make_typed_tensor(_name: Name, args: tuple[object, ...]) -> object:
 
 
 def _wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
-    """`_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or a ShardedTensor, without its state yet."""
+    """Evaluate `_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or ShardedTensor, yet without state."""
     if not args or type(args[0]) is not Name:
         raise RefusedError("its pickle makes a tensor of something that is not a class")
     return Stub(args[0].path, args[1:])
@@ -244,7 +245,7 @@ _MAKERS: dict[str, _Make] = {
 
 
 def numbers(values: object, what: str) -> tuple[int, ...]:
-    """A tuple of few numbers that are not negative and fit 63 bits."""
+    """Check a short list of integers that must not be negative and must fit 63 bits, and return it as a tuple."""
     if not (
         isinstance(values, tuple | list)
         and len(values) <= _MOST_DIMENSIONS
@@ -257,7 +258,7 @@ def numbers(values: object, what: str) -> tuple[int, ...]:
 def _storage(
     archive: Archive | None, storages: dict[str, TorchStorage], reference: object
 ) -> tuple[TorchStorage, str | None]:
-    """A storage for `('storage', class, key, location, elements)`, and its dtype. The location is a device."""
+    """Return storage and dtype for the persistent id `('storage', class, key, location, elements)`."""
     if archive is None:
         raise RefusedError("its pickle refers to a storage, but there is none")
     if type(reference) is not tuple or len(reference) != 5 or reference[0] != "storage":
