@@ -28,7 +28,8 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
     except ValueError:  # of a function that is not written in Python
         return
     try:
-        signature.bind(solution_str="", **next((each.reward_fields for agent in prompts.values() for each in agent), {}))
+        arguments = next((each.reward_fields for agent in prompts.values() for each in agent), {})
+        signature.bind(solution_str="", **arguments)
     except TypeError as error:
         raise RecipeError(
             f"--reward {spec}: {error}; it must take verl's arguments, (data_source, solution_str, ground_truth, "
