@@ -28,6 +28,7 @@ class Curve:
         situation: kind of agents, in `lab.prompted.KINDS`.
         seed: of their training.
         autocast: whether that multiplied in bfloat16.
+        repetition: how often the training was repeated before; the agents differ by rounding.
         start: the base, or the rule of the merge.
         rate: learning rate.
         warmup: steps.
@@ -42,6 +43,7 @@ class Curve:
     situation: str
     seed: int
     autocast: bool
+    repetition: int
     start: str
     rate: float
     warmup: int
@@ -56,7 +58,8 @@ class Curve:
     def training(self) -> str:
         """Name of the agents' training."""
         products = ", trained with products in bfloat16" if self.autocast else ""
-        return f"{MODELS[FIRST_BASE]}, {KINDS[self.situation]} (seed {self.seed}){products}"
+        again = ", trained again" if self.repetition else ""
+        return f"{MODELS[FIRST_BASE]}, {KINDS[self.situation]} (seed {self.seed}){products}{again}"
 
     @property
     def label(self) -> str:
@@ -161,6 +164,7 @@ def _curve(run: dict[str, Any]) -> Curve:
         run["situation"],
         run["seed"],
         run["autocast"],
+        run["repetition"],
         run["start"],
         run["rate"],
         run["warmup"],

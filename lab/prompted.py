@@ -32,7 +32,7 @@ FILES = {
     "prompted-second-base": MODELS[SECOND_BASE],
 }
 """What is kept, and the base of its agents."""
-CONFIRMING = {"prompted-mass": MODELS[FIRST_BASE]}
+CONFIRMING = {"prompted-mass": MODELS[FIRST_BASE], "prompted-mass-second-base": MODELS[SECOND_BASE]}
 """Trainings that mass was not found on: lab/experiments/046-mass.md."""
 CANDIDATES = (
     *(f"sum{factor}" for factor in ("", " x 0.8", " x 0.5", " x 1.3", " x 1.6")),

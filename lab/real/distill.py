@@ -263,6 +263,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(".real"), help="folder of the base and of trainings by seed")
     parser.add_argument("--situation", choices=["SFT", "LoRA", "RL"], default="SFT")
     parser.add_argument("--seed", type=int, default=71)
+    parser.add_argument("--repetition", type=int, default=0, help="of the agents' training, if that was repeated")
     parser.add_argument("--start", choices=["base", *RULES], default="ram+")
     parser.add_argument("--rate", type=float, default=5e-6)
     parser.add_argument("--warmup", type=int, default=0, help="steps")
@@ -275,6 +276,7 @@ def main() -> None:
         "situation": arguments.situation,
         "seed": arguments.seed,
         "autocast": multiplied_in_bfloat16(arguments.seed, arguments.situation, arguments.work),
+        "repetition": arguments.repetition,
         "start": arguments.start,
         "rate": arguments.rate,
         "warmup": arguments.warmup,
