@@ -57,7 +57,7 @@ class Curve:
     @property
     def training(self) -> str:
         """Name of the agents' training."""
-        products = ", trained with products in bfloat16" if self.autocast else ""
+        products = ", trained with bf16 autocast" if self.autocast else ""
         again = ", trained again" if self.repetition else ""
         return f"{MODELS[FIRST_BASE]}, {KINDS[self.situation]} (seed {self.seed}){products}{again}"
 
@@ -123,10 +123,10 @@ def _tables(all_curves: Sequence[Curve]) -> Iterator[str]:
         head = [
             "start, learning rate",
             *(f"step {step}" for step in steps),
-            f"sampled tokens to come within {NEAR:g} points of the agents",
+            f"student tokens until within {NEAR:g} points of the agents",
             "KL x 1,000, first and last step",
         ]
-        yield f"\n## {training}\n\nThe agents have {members[0].agents:.0f} on their own tasks.\n\n{table(head, rows)}"
+        yield f"\n## {training}\n\nThe agents score {members[0].agents:.0f} on their own tasks.\n\n{table(head, rows)}"
 
 
 def chart() -> alt.FacetChart | None:

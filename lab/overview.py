@@ -39,7 +39,7 @@ _GROUPS = {
     "fine-tuned": ("SFT", "unseen"),
     "LoRA": ("LoRA",),
     "RL": ("RL", "RL, float32", "two, RL", "unseen, RL"),
-    "mixed": ("mixture", "eight", "adapter and full"),
+    "mixed kinds": ("mixture", "eight", "adapter and full"),
     "long replies": ("long, SFT", "long, RL"),
 }
 """Kinds of agents that share a column."""
@@ -59,19 +59,19 @@ We trained agents of SmolLM2-135M and Gemma 3 270M by fine-tuning, as LoRA adapt
 {len(CANDIDATES)} ways, and scored the merges on held-out prompts.
 
 - **Weights alone do not show which merge is best.** On {worst.base} {worst.name} agents, the best merge without
-  prompts was {max(weights):.0f} points behind the best with prompts. Over {len(all_kinds)} trainings it was
-  {fmean(weights):.0f} behind on average, although test labels picked it.
+  prompts was {max(weights):.0f} points behind the best with prompts, even if test labels picked it. Over
+  {len(all_kinds)} sets of agents it was {fmean(weights):.0f} behind on average.
 - **A few prompts of each task do.** `ramerge search` takes the merge with the highest
   [mass](guides/prompts.md#what-mass-is), the likelihood of the agents' own replies.
 
-Points behind the best merge of each training: mean (worst). Differences below 2 are noise. Column heads end with the
-number of trainings.
+Points behind the best merge of the same agents: mean (worst, if there are several). Differences below 2 are noise.
+Column heads end with the number of sets of agents.
 
 {_by_kind([*all_kinds, *new])}
 
-Mass was developed on {len(all_kinds)} of these trainings, so they flatter it. On the {len(new)} others, whose results
-were predicted before training ([experiment 046](../lab/experiments/046-mass.md)), `ramerge search` was
-{_confirmation(new)}.
+Mass was developed on {len(all_kinds)} of these sets, so the results on them are optimistic. On the {len(new)} others,
+predicted before training ([experiment 046](../lab/experiments/046-mass.md)), `ramerge search` was
+{_confirmation(new)}. NLL is the mean negative log-likelihood per token of the same replies.
 
 ## What fails
 
@@ -80,8 +80,8 @@ ridge):
 
 {_failures([*all_kinds, *new])}
 
-On SmolLM2-135M, merges often answer better than their agents. Replies without rewards then count corrections as
-mistakes, so give rewards. Both bases are small and the tasks short: score the best few merges on your own tasks.
+On SmolLM2-135M, merges often beat their agents. Without rewards, such improvements count as mistakes: give rewards.
+Both bases are small and the tasks short: score the best few merges on your own tasks.
 
 ## Read on
 

@@ -124,7 +124,7 @@ def test_nothing_that_is_read_is_replaced(option: str, inputs: Path) -> None:
     ],
 )
 def test_every_spelling_of_an_input_is_refused(name: str, inputs: Path) -> None:
-    with pytest.raises(RecipeError, match=r"is one of the inputs|is inside the input|is not a regular file"):
+    with pytest.raises(RecipeError, match=r"is one of the inputs|is inside the input|it is a folder"):
         claim_files([inputs / "code.jsonl", inputs / "code"], {"--html": inputs / name})
 
 
