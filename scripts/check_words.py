@@ -24,7 +24,7 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 CODE_FOLDERS = ("src", "lab", "benchmarks", "packages", "scripts", "docs", "examples", "space", "tests", "conftest.py")
 BEGINNINGS = re.compile(r"(?:What|Of)\b")
-MOST_DOCSTRINGS = 112
+MOST_DOCSTRINGS = 110
 """How many there still are: lower this number when you have mended some."""
 NAMED_FOLDERS = ("src", "lab", "benchmarks", "packages/ramerge-eval/src")
 MOST_VERBS = 0.01
