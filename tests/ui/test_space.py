@@ -95,7 +95,7 @@ def test_visitors_write_into_folders_of_their_own(tmp_path: Path) -> None:
     assert not (tmp_path / "abc").exists()
     for text in ("s3://bucket/model", "/etc", str(tmp_path.parent)):
         with pytest.raises(RecipeError):
-            desk.roots._check_model(text)
+            desk.roots.check_model(text)
 
 
 def test_a_visitor_merges_and_leaves_nothing(browser: Any, tmp_path: Path) -> None:

@@ -425,7 +425,7 @@ def test_the_guide_leads_to_table_1(place: Path, monkeypatch: pytest.MonkeyPatch
     for name, content in data.items():
         Path(f"{name}.json").write_text(json.dumps(content))
     [words] = page_words("ramerge eval")
-    others = [f"{name}=MERGES/{name}" for name in ("ta", "ties", "dare-ta", "dare-ties")]
+    others = [f"{name}=MERGES/{name}" for name in ("ta", "ties", "dare-ta", "dare-ties", "fisher")]
     words = [word for pair in pairwise([*words, ""]) for word in pair[:1] if not {*pair[:2]} & {*others}]
     words += [word for name in data for word in ("--data", f"{name}={name}.json")]
     with serving(RIGHT) as server:
