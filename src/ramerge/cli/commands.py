@@ -129,12 +129,12 @@ def plan(
     document, out = read_inputs(paths, flags, or_model=True)
     with shown(quiet=quiet or as_json) as listen:
         merge_plan = make(document, out, kind=kind, options=options, on_progress=listen)
-    written = write_recipe(merge_plan.recipe, recipe_file) if recipe_file is not None else []
+    confirmation = write_recipe(merge_plan.recipe, recipe_file) if recipe_file is not None else []
     warn(doubts(merge_plan.details))
     if as_json:
         click.echo(dumped(merge_plan.to_dict()), nl=False)
     elif recipe_file != STANDARD_OUTPUT:
-        say([*merge_plan.explain().split("\n"), *written])
+        say([*merge_plan.explain().split("\n"), *confirmation])
     if problems := objections(merge_plan.details):
         raise click.exceptions.Exit(fail(problems, 2))
 
