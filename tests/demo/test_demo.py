@@ -123,7 +123,9 @@ def test_the_demo_says_how_sure_its_scores_are(monkeypatch: pytest.MonkeyPatch) 
 
     lines: list[str] = []
     monkeypatch.setattr(scoring, "rewards", lambda _folder: iter([{task.name: [0.0, 1.0] for task in TASKS}]))
-    demo._print_shares({"base": demo.AGENTS / "base"}, lines.append)
+    agents = [f"agent {agent.name}" for agent in demo.DEMO_AGENTS]
+    demo._print_shares(dict.fromkeys(["base", *agents], demo.AGENTS / "base"), lines.append)
+    assert any(line.startswith("own task") and "50.0%" in line for line in lines)
     printed = "200 prompts a task; one standard error is up to 3.5 points"
     assert scoring.EXAMPLES == 200 and printed in lines
     assert f"\n{printed}\n" in (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")

@@ -303,7 +303,7 @@ def test_with_nothing_to_vary_the_sum_decides_what_comes_next(
     assert log.read_text().split() == scored
 
 
-@pytest.mark.parametrize(("merges", "verdict"), [(31, "no difference"), (40, "better"), (10, "worse")])
+@pytest.mark.parametrize(("merges", "verdict"), [(31, "undecided"), (40, "better"), (10, "worse")])
 def test_the_best_merge_is_compared_with_the_best_agents(
     tmp_path: Path, merges: int, verdict: str, messages: Messages
 ) -> None:
@@ -334,6 +334,18 @@ def test_the_best_merge_is_compared_with_the_best_agents(
     again = ramerge.search({**RECIPE, "rules": rules}, tmp_path / "out", score, vary=VARY, settings=settings)
     assert again == result and log.read_text() == scored
     assert scored.split()[:3] == ["passthrough"] * 3
+
+
+def test_the_best_agent_of_a_figure_is_found_in_the_direction_of_its_objective(tmp_path: Path) -> None:
+    loss = {"coder": 0.5, "tool": 0.2, "memory": 0.9}
+
+    def score(model: Path) -> dict[str, float]:
+        agent = json.loads((model / "ramerge.json").read_text())["parameters"].get("agent")
+        return {"reward": loss.get(agent, 0.4), "loss": loss.get(agent, 0.4)}
+
+    settings = replace(NO_PAGE, score_agents=True, objectives=("reward", "loss=min"))
+    result = ramerge.search(RECIPE, tmp_path / "out", score, vary=VARY, settings=settings)
+    assert result.agents == {"reward": 0.9, "loss": 0.2}
 
 
 def test_a_search_with_prompts_names_all_that_it_needs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     assert agents == {name: right / count for name, (right, count) in result["score"]["right"].items()}
     assert result["over_agents"]["value"] == pytest.approx(fmean(own.values()) - fmean(agents.values()))
     assert done.stdout.splitlines()[-3].startswith("right replies to the held-out prompts")
-    assert done.stdout.splitlines()[-2].startswith("enough? no difference from its agents is visible on ")
+    assert done.stdout.splitlines()[-2].startswith("enough? undecided: the difference from its agents is ")
     times = {path: path.stat().st_mtime_ns for path in Path("found/replies").rglob("*.jsonl")}
     last = max(times)
     last.write_text("".join(last.read_text().splitlines(keepends=True)[:-1]) + '{"place": "to')

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 
 from ramerge import Options, PlanError, Progress, RecipeError, Record, merge
 from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts
@@ -163,6 +164,8 @@ def _print_shares(models: Mapping[str, Path], say: Print) -> None:
 
     start = time.monotonic()
     say("\nshare of held-out prompts that are answered exactly:")
-    score_models(models, say)
+    rewards = score_models(models, say)
+    own = fmean(fmean(rewards[f"agent {agent.name}"][agent.task.name]) for agent in DEMO_AGENTS)
+    say(f"{'own task':<14}{own:>36.1%}   (the mean of each agent on its own task: what a merge should reach)")
     say(f"{EXAMPLES} prompts a task; one standard error is up to {50 / math.sqrt(EXAMPLES):.1f} points")
     say(f"scored in {time.monotonic() - start:.0f} s")

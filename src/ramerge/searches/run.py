@@ -342,13 +342,19 @@ class Specialists:
     agents: Mapping[str, Scores]
 
     def scores(self, split: Split) -> dict[str, Measure]:
-        """Return the score of the best agent for each figure, on the items for one purpose."""
+        """Return the score of the best agent for each figure, on the items for one purpose.
+
+        A figure that is no objective itself is better in the direction of the first objective.
+        """
         splits = [split_of(self.contest.scorer, scores, split) for scores in self.agents.values()]
-        sign = self.contest.objectives[0].sign
-        return {
-            figure: max((scores[figure] for scores in splits), key=lambda measure: sign * measure.value)
-            for figure in (splits[0] if splits else ())
-        }
+        objectives = self.contest.objectives
+        signs = {each.name: each.sign for each in objectives}
+
+        def best(figure: str) -> Measure:
+            sign = signs.get(figure, objectives[0].sign)
+            return max((scores[figure] for scores in splits), key=lambda measure: sign * measure.value)
+
+        return {figure: best(figure) for figure in (splits[0] if splits else ())}
 
 
 @dataclass(frozen=True)

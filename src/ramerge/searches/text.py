@@ -212,13 +212,16 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
         few = f" on {sum(counts)} prompts" if by_mass else ""
         more = "prompts (--prompt-count)" if by_mass else "items of the score"
         loss = max(-result.objectives[0].sign * bound for bound in (over.low or 0.0, over.high or 0.0))
-        condition = f"If a loss of {loss:.3f} is small enough, evaluate" if loss > 0 else "Evaluate"
-        advice = (
-            f"That is too few to tell: give more {more}"
-            if any(count < FEW for count in counts)
-            else f"{condition} the merge on your own tasks and ship it; more {more} show smaller differences"
-        )
-        verdict = f"no difference from its agents is visible{few}: {figures}. {advice}"
+        undecided = f"undecided: the difference from its agents is {figures}{few}"
+        if any(count < FEW for count in counts):
+            verdict = f"{undecided}. That is too few to tell: give more {more}"
+        elif loss > 0:
+            verdict = (
+                f"{undecided}. If a loss of {loss:.3f} is small enough, evaluate the merge on your own tasks and ship "
+                f"it; more {more} narrow the interval"
+            )
+        else:
+            verdict = f"as good as its agents{few}: {figures}. Evaluate the merge on your own tasks and ship it"
     elif result.objectives[0].sign * over.value >= 0:
         verdict = f"better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
     else:

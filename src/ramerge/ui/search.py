@@ -71,8 +71,9 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
 
     def follow(text: str, lines: str) -> object:
         """Return a line for each agent of the recipe, with the user's text for the agent."""
-        names = agents_in(text, desk.roots)
-        return prompt_lines(names, prompts_in(lines), desk.roots) if names else gr.skip()
+        new = prompt_lines(agents_in(text, desk.roots), prompts_in(lines), desk.roots)
+        # an answer that changes nothing must not replace what is being typed
+        return gr.skip() if prompts_in(new) in ({}, prompts_in(lines)) else new
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs, shown_first = [recipe, prompts, reward, generate, count, longest, out], [problems, command]

@@ -21,6 +21,7 @@ from ramerge.core.tensors.tensor import Tensor
 # If less than this share of an agent's elements is used, a warning says so.
 _LITTLE = 0.01
 _RENAME = "if it has the same tensors under other names, `rename` in the recipe maps these to the base's"
+_OTHER_BASE = "the agent may not have been trained from this base; if it was"
 _KEEP = (
     "`--set allow.vocabulary=common` (in a recipe `allow: {vocabulary: common}`) merges the common rows and keeps the "
     "others"
@@ -66,6 +67,7 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
         if tensors and is_allowed:
             findings.append(note(f"{name}: {what} {quantity(len(tensors), 'tensor')} ({policy})"))
         elif tensors:
+            override = policy.replace(": ", "=", 1)
             names = brief_list([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
             if agent.format == ADAPTER and tensors is extra:
                 refusals.append(
@@ -73,7 +75,7 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
                     "of this kind"
                 )
                 continue
-            refusals.append(f"{what} {names} (allow.{policy})")
+            refusals.append(f"{what} {names}; {_OTHER_BASE}, --set allow.{override}")
     hint = f"; {_RENAME}" if len(refusals) > 1 else ""
     findings += [problem(f"{agent.directory}: {text}{hint}", name) for text in refusals]
     counterparts = {**agent.tensors, **ties_of_absent, **{tensor.name: tensor for tensor in missing}}
@@ -203,6 +205,7 @@ def _compare(
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
     policy = "different_shapes: true keeps the base's"
+    override = "--set allow.different_shapes=true keeps the base's"
     if empty:
         findings.append(problem(f"{agent.directory}: is empty in {brief_list(empty)}; {UNGATHERED}", name))
     elif shapes and allow.different_shapes:
@@ -212,12 +215,12 @@ def _compare(
         advice = f"in a merge, {_KEEP}; to convert it, write {both} as the model, without a base"
         findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)}; {advice}", name))
     elif shapes:
-        advice = f" (allow.{policy})"
+        advice = f"; {_OTHER_BASE}, {override}"
         if len(rows) == 1 and (more := rows.pop()) != 0:
             last = "last row" if abs(more) == 1 else f"last {abs(more):,} rows"
             do = f"cut the {last} from" if more > 0 else f"add the base's {last} to"
             resize = f"{do} these tensors of the agent, and set its vocab_size to that of the base"
-            advice = f"; {_KEEP}; or {resize}; or allow.{policy}"
+            advice = f"; {_KEEP}; or {resize}; or {override}"
         findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)}{advice}", name))
     if dtypes:
         findings.append(problem(f"{agent.directory}: dtypes cannot be merged: {brief_list(dtypes)}", name))
