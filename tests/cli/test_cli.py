@@ -492,7 +492,7 @@ def test_limits_are_shown_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "fp8", "int8"])
 def test_unknown_dtype_lists_the_known(dtype: str, tmp_path: Path) -> None:
     done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--dtype", dtype)
-    said = f"error: --dtype: unknown value '{dtype}'; known: bfloat16, float16, float32, float64, widest, like base"
+    said = f"error: --dtype: unknown value '{dtype}'; known: bfloat16, float16, float32, float64, widest, 'like base'"
     assert done.stderr.splitlines() == [said]
 
 

@@ -66,6 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("recommend base coder tool", "models are named by options: --base base --agent coder=coder --agent tool=tool"),
         ("merge --base base --agent code = coder OUT", "error: --agent code: must be NAME=MODEL, such as --agent code"),
         (f"merge {MODELS} --density 0.3 OUT", "error: no such option: --density; use --set parameters.density=VALUE"),
+        (f"recommend {MODELS} --method ram", "error: recommend names a method itself"),
         (f"merge {MODELS} -o OUT", "error: no such option: -o; the output folder is the last word, without an option"),
         (f"merge {MODELS} --output OUT", "no such option: --output; the output folder is the last word"),
         ("merge base --agent code=coder OUT", "base: is a folder, not a recipe; give models with --base and --agent"),
@@ -143,6 +144,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("report searched", "searched: is a search or greedy soup; name its best merge, searched/best"),
         ("report unfinished", "unfinished: is a search or greedy soup that has not ended"),
+        (
+            f"search {MODELS} OUT --prompts code=s3://bucket/p.jsonl --prompts tool=tool.jsonl",
+            "p.jsonl: prompts are read from this machine only; download the file first",
+        ),
         (f"search {MODELS} OUT --score m:f --serve vllm", "error: --serve: is for tasks and prompts, and --score name"),
         (
             "plan --base base+one --agent code=coder --agent tool=tool --as-delta",

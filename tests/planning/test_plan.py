@@ -81,9 +81,9 @@ def test_every_problem_of_every_input_at_once(tmp_path: Path) -> None:
     source["agents"] = {"b": source["agents"]["b"]}
     text = "\n".join(plan(source).findings.problems)
     for words in (
-        "lacks 'model.layers.0.weight' [40, 16] (allow.missing_tensors: true",
-        "unknown to the base: 'extra' [40, 16] (allow.extra_tensors: true",
-        "'model.layers.1.weight': the base has [40, 16], the agent [3, 3] (allow.different_shapes",
+        "lacks 'model.layers.0.weight' [40, 16]; the agent may not have been trained from this base",
+        "unknown to the base: 'extra' [40, 16]; the agent may not",
+        "'model.layers.1.weight': the base has [40, 16], the agent [3, 3]; the agent may not",
         "hidden_size: base has 8, agent has 7 (allow.config: [hidden_size]",
     ):
         assert words in text

@@ -93,6 +93,12 @@ def write_outputs(
         click.echo(analysis.to_json(), nl=False)
 
 
+def written(flags: Mapping[str, Any]) -> str:
+    """Return a line that names the files and folders of the output options."""
+    outputs = [flags[name] for name in ("json_file", "csv", "html", "figures")]
+    return f"written: {', '.join(str(path) for path in outputs if path is not None)}"
+
+
 def read_numbers(flag: str, text: str) -> list[float]:
     """Parse the comma-separated numbers of `--epsilons`."""
     try:

@@ -57,6 +57,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
         read_numbers,
         say_afterwards,
         write_outputs,
+        written,
     )
     from ramerge.analysis.text import summary
     from ramerge.sdk.progress import shown
@@ -76,6 +77,8 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     ):
         lines = advice(analysis, document, options) if flags["html"] is not None else []
         write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
+    if is_verbose and any(flags[name] is not None for name in ("json_file", "csv", "html", "figures")):
+        say(written(flags))
 
 
 @command(short_help="Name the method to try first.")
@@ -109,7 +112,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write an HTML page for a finished merge at OUT: its analysis and its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.command_output import advice, check_outputs, prints, say_afterwards, write_outputs
+    from ramerge.analysis.command_output import advice, check_outputs, prints, say_afterwards, write_outputs, written
     from ramerge.analysis.finished import open_merge, with_differences
     from ramerge.analysis.text import summary
     from ramerge.sdk.progress import shown
@@ -136,4 +139,4 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
         text = recipe.read_text(encoding="utf-8")
         write_outputs(analysis, all_flags, listen, record=record.to_dict(), recipe=text, advice=lines)
     if is_verbose:
-        say(str(all_flags["html"]))
+        say(written(all_flags))

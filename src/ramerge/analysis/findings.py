@@ -148,10 +148,10 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
     if len(model.agents) > 1:
         agents, dtypes = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
         reason = (
-            f"Stored in {dtypes}, retained by RAM: {_shares(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
-            f"{_shares(agents, lambda a: a.fates['average'].retained)}, which puts "
-            f"{_shares(agents, lambda a: a.fates['average'].lost / a.active)} of the moved "
-            "elements back to the base, by rounding or because agents cancel out."
+            f"Stored in {dtypes}, RAM retains {_shares(agents, lambda a: a.fates['ram'].retained)} of the updates, and "
+            f"averaging {_shares(agents, lambda a: a.fates['average'].retained)}. Averaging also resets "
+            f"{_shares(agents, lambda a: a.fates['average'].lost / a.active)} of the changed elements to the base's "
+            "value, by rounding or because agents cancel out."
         )
         findings.append(Finding(_sentence(_DILUTION, figures), reason))
     return tuple(findings)
@@ -203,11 +203,11 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
         text += " For a single agent that changes nothing."
     elif sharing_agents:
         text += (
-            f" RAM is made for sparse updates: most of what {enumerated(sharing_agents)} moved others moved too, so "
-            "RAM averages it, and lambda says little."
+            f" RAM is made for sparse updates: most changes of {enumerated(sharing_agents)} overlap with others, so "
+            "RAM averages them, and lambda says little."
         )
     else:
-        text += " Most of it no other agent moved, because the agents change other matrices or others are sparse."
+        text += " Most of their changes are unique, because other agents change other matrices or are sparse."
     rho = ", ".join(f"{agent.name} {agent.rho:.2f}" for agent in adapter_agents)
     lambdas = ", ".join(f"{agent.name} {agent.lambdas['ram+']:.3f}" for agent in adapter_agents)
     return Finding(
@@ -229,9 +229,10 @@ def _overlap(figures: _FindingFigures) -> Finding:
     both, by_chance = (count / figures.model.elements for count in (pair.both, pair.expected))
     return Finding(
         text,
-        f"Of what each moved, no other agent moved {_shares(figures.agents, lambda a: a.unique_share)}; "
-        f"{enumerated(pair.agents)} both moved {both:.1%} of the model, where chance would give {by_chance:.1%}, with "
-        f"the same sign in {pair.sign_agreement:.0%} of it and a cosine of {decimals(pair.cosine, 2)}.",
+        f"Unique share of each agent's changes: {_shares(figures.agents, lambda a: a.unique_share)}. "
+        f"{enumerated(pair.agents)} both changed {both:.1%} of the model; chance would give {by_chance:.1%}. There, "
+        f"their changes have the same sign in {pair.sign_agreement:.0%} of the elements, and a cosine of "
+        f"{decimals(pair.cosine, 2)}.",
     )
 
 

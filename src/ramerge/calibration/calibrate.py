@@ -51,6 +51,8 @@ UNUSED = (
 )
 """Keys of a recipe that a calibration ignores."""
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
+# in a path, which has lost one of the slashes
+_REMOTE = re.compile(r"(^|/)[a-z][a-z0-9]+:/")
 
 
 class OtherCalibrationError(PlanError):
@@ -150,7 +152,12 @@ def prompts_of(
         raise RecipeError(wrong)
     paths = {name: Path(prompts[name]).expanduser() for name in names}
     if absent := {name: path for name, path in paths.items() if not path.exists()}:
-        raise InputError(f"prompts of {name}: {path}: no such file{near_file(path)}" for name, path in absent.items())
+        raise InputError(
+            f"prompts of {name}: {path}: prompts are read from this machine only; download the file first"
+            if _REMOTE.search(str(path))
+            else f"prompts of {name}: {path}: no such file{near_file(path)}"
+            for name, path in absent.items()
+        )
     prompts_by_agent = {name: read_prompts(path, settings.count, settings.prompt_seed) for name, path in paths.items()}
     check_rewards(settings.reward, prompts_by_agent, prompts)
     least = 2 if settings.hold_out else 1

@@ -179,6 +179,8 @@ def _about_option(error: click.ClickException) -> list[str]:
     name = option.lstrip("-").replace("-", "_")
     if name in ("o", "out", "output") and parameter_names & {"out", "outs", "paths", "words"}:
         return [f"no such option: {option}; the output folder is the last word, without an option"]
+    if name == "method" and context is not None and context.command.name == "recommend":
+        return ["recommend names a method itself; to compare methods of your choice: ramerge search --method NAME ..."]
     if "settings" in parameter_names and name in all_parameters():
         return [f"no such option: {option}; use --set parameters.{name}=VALUE"]
     return []

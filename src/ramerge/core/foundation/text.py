@@ -237,7 +237,7 @@ def unknown(what: str, name: str, known_names: Sequence[str], *, few: bool = Fal
         few: whether to always list the known names, because they are few; then only a very similar name is suggested.
     """
     near = nearest(name, known_names, cutoff=_VERY_NEAR if few else _NEAR)
-    names = brief(", ".join(known_names), 1000) or "none"
+    names = brief(", ".join(f"'{each}'" if " " in each else each for each in known_names), 1000) or "none"
     hints = [f"did you mean {near!r}?"] if near is not None else []
     hints += [f"known: {names}"] if few or near is None else []
     return f"unknown {what} {quoted(name)}; {' '.join(hints)}"
