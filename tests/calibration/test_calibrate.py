@@ -349,6 +349,18 @@ def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path, messag
         replies_of(kept(a=[]), names)
 
 
+def test_different_replies_to_common_prompts_are_reported_without_rewards(tmp_path: Path, messages: Messages) -> None:
+    def notes(replies: str, reward: float | None = None) -> tuple[str, ...]:
+        for name, text in (("a", "xxxx"), ("b", replies)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            exchanges = [Exchange("p", (1, 2), 1, one, reward, key=str(place)) for place, one in enumerate(text)]
+            (tmp_path / name / "replies.jsonl").write_text(to_lines(exchanges))
+        return tuple(note for note in replies_of(tmp_path, ["a", "b"]).notes if "common prompt" in note)
+
+    assert notes("xxxx") == () and notes("yyyy", 1.0) == ()
+    messages.check(*notes("yxxx"))
+
+
 def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "r.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth=None, **more):\n    return len(solution_str)\n"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ UNREWARDED = (
     "no rewards are known, so all replies count, right or wrong; with rewards only right ones do, which chooses "
     "better: give rollouts with rewards, or a reward function (ramerge search --reward FILE.py:FUNCTION)"
 )
+_MANY_CONFLICTS = 0.25
+"""Of an agent's replies, from which on two agents that reply differently are reported."""
 Items = Mapping[str, NDArray[np.float64]]
 """For each agent, shape (prompts, 2): the negative log-likelihood and the number of tokens of each prompt's reply;
 both 0 if the reply is wrong."""
@@ -169,8 +172,20 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
 def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
     """Score on all replies, right or wrong."""
     counts = {name: len(replies) for name, replies in exchanges.items()}
-    notes = (note, *few_replies(counts, "replies"))
+    notes = (note, *_conflicts(exchanges), *few_replies(counts, "replies"))
     return ReplySet(exchanges, False, notes, {name: (count, count) for name, count in counts.items()})
+
+
+def _conflicts(exchanges: Mapping[str, Sequence[Exchange]]) -> Iterator[str]:
+    """Yield a sentence on each two agents that reply differently to the same prompts, which no merge can repeat."""
+    texts = {name: {each.key: each.text for each in replies if each.key} for name, replies in exchanges.items()}
+    for (one, replies), (other, other_replies) in combinations(texts.items(), 2):
+        different = sum(text != other_replies.get(key, text) for key, text in replies.items())
+        if different >= _MANY_CONFLICTS * len(replies):
+            yield (
+                f"{one} and {other} reply differently to {quantity(different, 'common prompt')}, and a merge cannot "
+                "give both replies: give a reward function (--reward), or only the better agent of each task"
+            )
 
 
 def few_replies(counts: Mapping[str, int], kind: str) -> tuple[str, ...]:
