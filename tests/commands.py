@@ -20,8 +20,14 @@ from ramerge.cli.main import cli
 from ramerge.cli.options import Session
 from ramerge.core.foundation.errors import RamergeError
 
-_LARGE = ("torch", "transformers.modeling_utils")
-"""What takes seconds to import: forks of a process that tests torch find it imported."""
+_MODELS = (
+    "torch",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+    "ramerge.searches.prompted",
+)
+"""What takes seconds to import: forks of a process that tests models find it imported."""
 
 # It reads a command a line, runs it in a fork, and says the fork's exit code.
 _FORKING = """
@@ -62,8 +68,8 @@ def ramerge(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in `cwd`, as if the modules `without` were not installed; what it said, and its exit code."""
     at_import = any(name.startswith("HF_") for name in os.environ)  # which the hub's library reads when it is imported
-    large = () if without or at_import else tuple(name for name in _LARGE if name in sys.modules)
-    process, words = _forking(*large), [str(argument) for argument in arguments]
+    with_models = "transformers.modeling_utils" in sys.modules and not without and not at_import
+    process, words = _forking(*(_MODELS if with_models else ())), [str(argument) for argument in arguments]
     to, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
         files = {"cwd": str(cwd or Path.cwd()), "out": out.name, "err": err.name, "without": without}

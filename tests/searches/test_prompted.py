@@ -299,8 +299,8 @@ def test_recommend_reads_prompts_before_weights(
     prompts = {name: path for name, path in (prompt_files | changed).items() if path}
     words = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
+    monkeypatch.setattr("ramerge.analysis.recommend.analyze", _not_called)  # first: it is imported from the other
     monkeypatch.setattr("ramerge.analysis.analyze.analyze", _not_called)
-    monkeypatch.setattr("ramerge.analysis.recommend.analyze", _not_called)
     done = command("recommend", "--base", "base", *words)
     assert done.returncode == 2 and problem in done.stderr, done.stderr
     with pytest.raises(ramerge.RamergeError) as error:
