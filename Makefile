@@ -35,13 +35,14 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
 	$(ONE_THREAD) $(FAST)/bin/python -m pytest --numprocesses $(FAST_TESTERS) --dist worksteal -m 'not full and not thorough'
 
-rest: $(VENV)/.dev $(INDEX) sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages, ramerge-eval
-	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough' tests lab/tests $(EVALUATION)/tests
+rest: $(VENV)/.dev $(INDEX) sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough' tests lab/tests
 
-test-eval: $(VENV)/.dev sandbox  ## run the tests of packages/ramerge-eval alone
-	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' $(EVALUATION)/tests
+test-eval: $(VENV)/.dev sandbox  ## run the tests of packages/ramerge-eval
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(PROCESSORS) --dist worksteal -m 'not thorough' $(EVALUATION)/tests
 
-test-all: test rest  ## run all tests but those that take minutes
+test-all: test  ## run all tests but those that take minutes
+	$(MAKE) --jobs=2 --output-sync=target rest test-eval
 
 thorough: $(VENV)/.dev $(VENV)/.eval sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough tests lab/tests $(EVALUATION)/tests
