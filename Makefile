@@ -7,8 +7,10 @@ PEERS := .venv-peers
 SERVER := .venv-vllm
 # A distribution of its own, found by entry point.
 EVALUATION := packages/ramerge-eval
+# Some of its versions need Python 3.11; with 3.10, pip takes the newest that fit.
+CONSTRAINT := $(shell $(PYTHON) -c "import sys; print('--constraint constraints.txt' * (sys.version_info >= (3, 11)))")
 # Compiling 26,000 modules takes as long as installing them, and most are never imported.
-INSTALL := install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := install --no-compile --quiet --disable-pip-version-check $(CONSTRAINT)
 PIP := $(BIN)/pip $(INSTALL)
 
 # More than processors: tests wait for processes that they have started, and those of the other tiers for servers, too.
