@@ -71,7 +71,7 @@ cd "$folder"/ramerge-*/
 if [ "${TESTS:-}" = all ]; then
   make test PYTHON="$python"
 else
-  environment test --constraint constraints.txt '.[test]'
+  environment test '.[test]'
   "$folder/test/bin/python" -m pytest --quiet -m 'not full and not thorough' tests/recipe tests/linalg tests/test_api.py
 fi
 
