@@ -8,7 +8,7 @@ from functools import partial
 import gradio as gr
 
 from ramerge import RecipeError
-from ramerge.analysis.recommend import by_weights
+from ramerge.analysis.recommend import recommend_by_weights
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
 from ramerge.analysis.report.rows import Values
@@ -148,7 +148,7 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[st
     """Return advice on the merge to try first, as lines and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}
-    advice = by_weights(analysis, document, desk.roots.home)
+    advice = recommend_by_weights(analysis, document, desk.roots.home)
     method = {"method": advice.method, "parameters": advice.parameters, "preset": None}
     return advice.lines, {**method, "rounding": advice.rounding}
 

@@ -319,7 +319,7 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
             yield list(islice(absent, MOST_NAMES)), count
 
 
-def by_numbers(files: Sequence[File], stem: str) -> dict[str, File]:
+def with_usual_names(files: Sequence[File], stem: str) -> dict[str, File]:
     """Return files under the usual names of safetensors files: a single name or a series."""
     if len(files) == 1:
         return {f"{stem}.safetensors": files[0]}
@@ -328,4 +328,4 @@ def by_numbers(files: Sequence[File], stem: str) -> dict[str, File]:
 
 def renumbered(files: Mapping[str, File]) -> Mapping[str, File]:
     """Return files by name, renumbered if their numbers have gaps because some were left out."""
-    return by_numbers(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files
+    return with_usual_names(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files
