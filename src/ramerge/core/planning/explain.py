@@ -188,8 +188,9 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
     on_average = "on average with `--rounding stochastic` (in a recipe `rounding: stochastic`), or "
     return (
         f"{_agents_by_kind({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates "
-        f"smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, "
-        f"{count_description}. Keep them {'' if plan.is_quantized else on_average}exactly with `--dtype {plan.exact_dtype}` (in a recipe "
+        "smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, "
+        f"{count_description}. Keep them {'' if plan.is_quantized else on_average}exactly with "
+        f"`--dtype {plan.exact_dtype}` (in a recipe "
         f"`dtype: {plan.exact_dtype}`); {GUIDE}",
     )
 
