@@ -85,7 +85,14 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
         if work.figures and work.figures is not live:
             live = work.figures
             views_of_figures = _figures(_so_far(live), [], chosen_agent, measure)
-        yield views.progress_html(work), views.command(work.words), *views_of_figures, choices, *[gr.skip()] * 4, work
+        yield (
+            views.progress_html(work),
+            views.command_html(work.words),
+            *views_of_figures,
+            choices,
+            *[gr.skip()] * 4,
+            work,
+        )
     if work.state != DONE:
         yield views.progress_html(work), *[gr.skip()] * 9, None
         return
@@ -96,7 +103,7 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
     choose = gr.update(visible=bool(keys), value=f"Choose what is recommended: {keys.get('method')}")
     yield (
         views.progress_html(work),
-        views.command(work.words),
+        views.command_html(work.words),
         *views_of_figures,
         choices,
         values,

@@ -153,7 +153,7 @@ def open_files(
         )
         notes, warnings = (notes, (*warnings, text)) if opening.base is not None else ((*notes, text), warnings)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
-    whole = _whole_without(folder, naming) if index is not None else ""
+    whole = _advice_to_remove_index(folder, naming) if index is not None else ""
     if whole and not all((folder / name).exists() for name in files):
         raise CheckpointError(f"{folder / naming.index}: names files that are not there; {whole}")
     opening.check_files(folder, files, in_index=index is not None)
@@ -236,7 +236,7 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
     return True
 
 
-def _whole_without(folder: Location, naming: Naming) -> str:
+def _advice_to_remove_index(folder: Location, naming: Naming) -> str:
     """Return advice to remove an index if the files are complete by their numbers; otherwise empty."""
     names = naming.files_in(folder)
     totals = {match[2] for name in names if (match := _OF.search(name))}
@@ -266,7 +266,7 @@ def _incomplete(
                 "save; "
                 "remove the index to read all files, or save the model again"
             )
-        elif whole := _whole_without(folder, naming):
+        elif whole := _advice_to_remove_index(folder, naming):
             yield f"{folder / naming.index}: names files that are not in the folder; {whole}"
         else:
             yield (
