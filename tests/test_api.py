@@ -22,7 +22,7 @@ from typing_extensions import assert_type
 import ramerge
 from ramerge.cli.main import COMMANDS, cli
 from ramerge.core.foundation.text import Displayed
-from ramerge.core.options import Options, Ray, Upload, in_both_forms, settings_of
+from ramerge.core.options import Options, Ray, Upload, flag_and_keyword, settings_of
 from ramerge.demo.run import copy_models
 from ramerge.searches.results import TriedPoint
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
@@ -141,7 +141,7 @@ def test_groups_of_options_have_their_class() -> None:
 
 
 def test_messages_give_options_in_both_forms() -> None:
-    """Names of these options differ in Python, so messages get them from `in_both_forms`."""
+    """Names of these options differ in Python, so messages get them from `flag_and_keyword`."""
     owner = Path("options.py")
     folder = Path(ramerge.__file__).parent
     for path in folder.rglob("*.py"):
@@ -156,7 +156,7 @@ def test_messages_give_options_in_both_forms() -> None:
 def test_forms_of_options_work_in_python() -> None:
     for cls in (Options, Upload):
         for name, default, setting in settings_of(cls):
-            flag, form = in_both_forms(name).removesuffix(")").split(" (in Python ")
+            flag, form = flag_and_keyword(name).removesuffix(")").split(" (in Python ")
             assert flag.split()[0] == setting.flag
             options = eval(form.replace("...", repr(default)), {"Options": Options, "Upload": Upload})  # noqa: S307  # text of our own messages
             assert isinstance(options, Options)

@@ -185,7 +185,7 @@ def merge_state_dicts(
     else:
         kinds = _mapping(base if base is not None else next(iter(entries.values()))["model"], "base")
         usual = next(iter(kinds.values()), None)
-        result = {name: _like(tensor, kinds.get(name, usual)) for name, tensor in merged_tensors.items()}
+        result = {name: _array_like(tensor, kinds.get(name, usual)) for name, tensor in merged_tensors.items()}
         result |= {again: result[name] for again, name in ties.items() if name in result}
     places = {name: place for place, name in enumerate(own)}
     names = sorted(result, key=lambda name: places.get(name, len(places)))
@@ -193,9 +193,9 @@ def merge_state_dicts(
 
 
 def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight", **keywords: Any) -> Any:
-    """Merge one tensor: `merge_state_dicts` of models that have no other.
+    """Merge one tensor, as `merge_state_dicts` merges models with only this tensor.
 
-    Counts over a model are counted over this tensor alone.
+    Methods that count over the whole model count over this tensor.
 
     Args:
         base: a NumPy array or torch tensor, or None for a method that takes no base.
@@ -204,7 +204,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
         **keywords: as for `merge_state_dicts`; `out` is a tensor, and an agent's side inputs are those of this tensor.
 
     Returns:
-        The merged tensor, of the kind that `base` (or else the first agent) is; with `out`, that.
+        The merged tensor: `out` if given, otherwise of the same kind as `base` (without a base, as the first agent).
 
     Raises:
         RamergeError: as for `merge_state_dicts`.
@@ -285,7 +285,7 @@ def _tensors(model: Any, label: str) -> dict[str, _HeldTensor]:
     for name, value in _mapping(model, label).items():
         try:
             name.encode()
-            tensors[name] = _of_torch(value) if _is_torch(value) else _of_numpy(value)
+            tensors[name] = _hold_torch(value) if _is_torch(value) else _hold_numpy(value)
         except UnicodeEncodeError:
             problems.append(f"{quoted(name)} holds half of a surrogate pair, which is no character; rename the tensor")
         except ValueError as error:
@@ -314,7 +314,7 @@ def _is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _of_numpy(value: Any) -> _HeldTensor:
+def _hold_numpy(value: Any) -> _HeldTensor:
     if not isinstance(value, np.ndarray | np.generic):
         raise ValueError(f"is a {type(value).__name__}, neither a NumPy array nor a torch tensor")
     if isinstance(value, np.ma.MaskedArray):
@@ -329,7 +329,7 @@ def _of_numpy(value: Any) -> _HeldTensor:
     return _HeldTensor(_DTYPES[name], array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8), place)
 
 
-def _of_torch(tensor: Any) -> _HeldTensor:
+def _hold_torch(tensor: Any) -> _HeldTensor:
     import torch
 
     name = str(tensor.dtype).removeprefix("torch.")
@@ -365,15 +365,15 @@ def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
 
 
 class _Folders:
-    """Folders in memory of the models to merge.
+    """The models to merge as in-memory folders, so that a recipe can name them.
 
     Attributes:
-        folders: by their addresses, which stand for them in the recipe.
+        folders: the folders by address; the recipe names a model by its address.
         arguments: the argument that each address stands for, such as `agents.code`.
 
     Args:
         own: the base's tensors; without a base, the first agent's.
-        ties: names of these that stand for a tensor under an earlier name, which are left out.
+        ties: maps each name in `own` that repeats an earlier tensor to the earlier name; repeated tensors are left out.
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class _Folders:
             addresses[IMPORTANCE.key] = self._put(f"{label}/{IMPORTANCE.key}", untied)
         if (inputs := entry.get(INPUTS.key)) is not None:
             key = f"agents.{label}.{INPUTS.key}"
-            pairs = {name: _with_weights(value) for name, value in _mapping(inputs, key).items()}
+            pairs = {name: _rows_and_weights(value) for name, value in _mapping(inputs, key).items()}
             places = {name: (f"{name}.rows", f"{name}.weights") for name in pairs}
             rows = {each: value for name, pair in pairs.items() for each, value in zip(places[name], pair, strict=True)}
             addresses[INPUTS.key] = self._put(f"{label}/{INPUTS.key}", _tensors(rows, key), PLACES, {"inputs": places})
@@ -463,7 +463,7 @@ class _Wording:
             raise type(error)(map(self.of, error.problems)) from error
 
 
-def _with_weights(value: Any) -> tuple[Any, Any]:
+def _rows_and_weights(value: Any) -> tuple[Any, Any]:
     """Return recorded rows and their weights."""
     if isinstance(value, tuple | list):
         rows, weights = value
@@ -497,11 +497,11 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -
         *absences,
         *first_of(problems),
         *refusals,
-        *_overlaps({name: (out[name], tensors[name].place) for name in parts if name in tensors}),
+        *_overlap_problems({name: (out[name], tensors[name].place) for name in parts if name in tensors}),
     ]
 
 
-def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
+def _overlap_problems(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
     """Return problems of arrays that share some, but not all elements: one would overwrite the other."""
     layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
     problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
@@ -561,7 +561,7 @@ def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTe
         raise WeightsError(first_of(problems))
 
 
-def _like(tensor: MergedTensor, value: Any) -> Any:
+def _array_like(tensor: MergedTensor, value: Any) -> Any:
     """Return a merged tensor as an array of the same kind as `value`, on its device."""
     if _is_torch(value):
         return tensor.torch().to(value.device)

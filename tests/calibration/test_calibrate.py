@@ -545,7 +545,7 @@ def test_weights_that_are_not_finite_are_found(
 
 def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    text = re.escape(f"prompts need torch and transformers, which are not installed: {extras.install('torch')}")
+    text = re.escape(f"prompts need torch and transformers, which are not installed: {extras.install_command('torch')}")
     with pytest.raises(ramerge.RecipeError, match=f"^{text}$"):
         calibrate(BASE, {}, {}, "out")
 

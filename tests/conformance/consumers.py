@@ -520,7 +520,10 @@ def _calibrate(folder: Path, recipe: dict[str, Any]) -> Outcome:
     output = in_process("calibrate", as_file(folder, whole), "--dry-run", "--json")
     reader = LiveBase(models_only(open_recipe(whole)), ramerge.CalibrationSettings(), OPTIONS)
     read = {
-        name: {each.name: (each.dtype, each.data.tobytes()) for each in reader._plan(reader._one(name)).tensors()}
+        name: {
+            each.name: (each.dtype, each.data.tobytes())
+            for each in reader._plan(reader._recipe_of_agent(name)).tensors()
+        }
         for name in recipe["agents"]
     }
     base = {each.name: each.data.tobytes() for each in reader._plan(reader._base_alone()).tensors()}

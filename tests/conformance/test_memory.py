@@ -542,9 +542,9 @@ def test_device_tensors_are_copied_in_blocks(monkeypatch: pytest.MonkeyPatch) ->
             taken.append(len(found))
             return found
 
-    of_torch = state_dicts._of_torch
+    of_torch = state_dicts._hold_torch
     monkeypatch.setattr(
-        state_dicts, "_of_torch", lambda one: of_torch(one)._replace(data=Device(one.reshape(-1).view(torch.uint8)))
+        state_dicts, "_hold_torch", lambda one: of_torch(one)._replace(data=Device(one.reshape(-1).view(torch.uint8)))
     )
     found = ramerge.merge_state_dicts(tensors(base), {name: tensors(model) for name, model in agents.items()})
     as_arrays = {name: one.view(torch.uint8).numpy().view(ml_dtypes.bfloat16) for name, one in found.items()}

@@ -61,7 +61,7 @@ def test_positions_and_values_are_those_of_numpy(seed: int, size: int, form: tup
     gaps = np.empty(word_patches.most_gaps(size, len(moved)), np.uint8)
     gaps = gaps[: word_patches.to_gaps(bitmap, gaps)].copy()
     assert gaps.tolist() == gaps_of(moved)
-    escaped = word_patches.beyond(xors, planes)
+    escaped = word_patches.count_overflowing(xors, planes)
     values = np.empty(word_patches.values_size(xors.size, escaped, planes, width), np.uint8)
     word_patches.split(xors, planes, values)
     assert values.tolist() == values_of(xors, planes)

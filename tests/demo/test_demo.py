@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import ramerge
 from ramerge.cli.main import cli
 from ramerge.core.foundation import extras
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts, reward
 from ramerge.scoring.functions import load
@@ -74,7 +74,7 @@ def test_demo_prints_statistics_and_keeps_models(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     demo.run(tmp_path / "kept", lines.append)
     text = "\n".join(lines)
-    for words in ("density", "lambda", *AGENTS, install("torch")):
+    for words in ("density", "lambda", *AGENTS, install_command("torch")):
         assert words in text
     assert (tmp_path / "kept/ram+/model.safetensors").is_file()
 

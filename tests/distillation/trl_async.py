@@ -94,7 +94,7 @@ if __name__ == "__main__":
         "--model_init_kwargs",
         '{"attn_implementation": "eager"}',
     ]
-    models, args = TrlParser((program["Models"], AsyncDistillationConfig)).parse_args_and_config(words)
+    models, args = TrlParser((program["ScriptArguments"], AsyncDistillationConfig)).parse_args_and_config(words)
     tokenizer = AutoTokenizer.from_pretrained(models.student)
     tokenizer.chat_template = models.chat_template
     paths = json.loads((out / "handoff.json").read_text())["teachers"]

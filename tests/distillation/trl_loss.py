@@ -17,7 +17,7 @@ if __name__ == "__main__":
     out = Path(sys.argv[1])
     program = runpy.run_path(str(out / "train.py"))
     words = ["--config", str(out / "config.yaml"), "--use_cpu", "true", "--bf16", "false"]
-    models, args = TrlParser((program["Models"], DistillationConfig)).parse_args_and_config(words)
+    models, args = TrlParser((program["ScriptArguments"], DistillationConfig)).parse_args_and_config(words)
     tokenizer = AutoTokenizer.from_pretrained(models.student, padding_side="left")
     tokenizer.chat_template = models.chat_template
     teachers = {name: AutoModelForCausalLM.from_pretrained(path) for name, path in models.teachers.items()}

@@ -13,7 +13,7 @@ import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import OutputError, RamergeError
-from ramerge.core.foundation.files import check_state, read_state
+from ramerge.core.foundation.files import check_state, read_regular
 from ramerge.demo.run import AGENTS
 from tests.messages import Messages
 from tests.searches.scorers import known
@@ -151,13 +151,13 @@ def test_values_of_another_type_are_no_defect(finished: tuple[str, Path], step: 
 def test_state_is_read_up_to_a_limit(tmp_path: Path, messages: Messages) -> None:
     file: Any = tmp_path / "file"
     file.write_bytes(b"1234")
-    assert read_state(file, 4) == b"1234"
+    assert read_regular(file, 4) == b"1234"
     with messages.raises(ValueError):
-        read_state(file, 3)
+        read_regular(file, 3)
     os.mkfifo(tmp_path / "pipe")
     with messages.raises(ValueError):
-        read_state(tmp_path / "pipe", 3)
+        read_regular(tmp_path / "pipe", 3)
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(OSError, match="symbolic links"):
-        read_state(tmp_path / "link", 3)
+        read_regular(tmp_path / "link", 3)
     check_state(tmp_path / "missing", file)

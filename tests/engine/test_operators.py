@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ramerge.core.engine.operators import Operators, read_rows
-from ramerge.core.engine.passes import in_turn
+from ramerge.core.engine.passes import interleave_operators
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.methods.base import RecordedRows
@@ -62,9 +62,9 @@ def test_a_failure_is_not_kept() -> None:
 
 def test_operators_take_turns_on_workers() -> None:
     runs = ["a1", "a2", "-1", "b1", "a3", "c1", "c2", "-2"]
-    found = list(in_turn(runs, lambda run: run[0].strip("-"), 2))
+    found = list(interleave_operators(runs, lambda run: run[0].strip("-"), 2))
     assert found == ["a1", "-1", "a2", "b1", "a3", "c1", "-2", "c2"]
-    assert list(in_turn(runs, lambda run: "", 3)) == runs
+    assert list(interleave_operators(runs, lambda run: "", 3)) == runs
 
 
 def test_they_arrive_empty_in_another_process() -> None:

@@ -53,9 +53,9 @@ def test_extras_install_from_where_ramerge_came(
     installed = SimpleNamespace(read_text=lambda _: text, requires=requirements)
     monkeypatch.setattr(extras, "distribution", lambda _: installed)
     monkeypatch.setattr(extras, "find_spec", lambda _: object())
-    assert extras.install("report") == command.replace("FOLDER", str(tmp_path))
+    assert extras.install_command("report") == command.replace("FOLDER", str(tmp_path))
 
 
 def test_without_pip_uv_installs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
-    assert extras.install("ray").startswith("uv pip install")
+    assert extras.install_command("ray").startswith("uv pip install")

@@ -9,7 +9,7 @@ import pytest
 import ramerge
 from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.methods.ram import AgentCounts
-from ramerge.core.planning.explain import _are
+from ramerge.core.planning.explain import _agents_by_kind
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.messages import Messages
@@ -131,8 +131,8 @@ def dense(folder: Path, dtype: str) -> list[str]:
 
 def test_agents_of_a_kind_are_named_together() -> None:
     kinds = {"code": "float32", "math": "a LoRA adapter", "tool": "float32", "chat": "a LoRA adapter", "web": "float32"}
-    assert _are(kinds) == "code, tool and web are float32, math and chat are LoRA adapters"
-    assert _are({"code": "float32", "math": "a LoRA adapter"}) == "code is float32, math is a LoRA adapter"
+    assert _agents_by_kind(kinds) == "code, tool and web are float32, math and chat are LoRA adapters"
+    assert _agents_by_kind({"code": "float32", "math": "a LoRA adapter"}) == "code is float32, math is a LoRA adapter"
 
 
 def test_float32_agents_are_warned_of(tmp_path: Path, messages: Messages) -> None:

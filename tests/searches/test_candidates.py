@@ -91,13 +91,13 @@ def test_after_the_sum_longer_ones_or_all_others(recipe: Document) -> None:
 def test_points_come_in_the_order_of_their_mass(recipe: Document, scored: Live, tmp_path: Path) -> None:
     space = mapped_space(recipe, {"method": ["ram", "linear", "ties"]})
     points = PlannedPoints(recipe, ramerge.Options())
-    ordered = gathered(scored).in_order(space, points, tmp_path)
+    ordered = gathered(scored).sorted_by_mass(space, points, tmp_path)
     assert [point["method"] for point in ordered.points()] == ["ties", "ram", "linear"]
     masses = json.loads((tmp_path / "order.json").read_text())["masses"]
     expected = [(np.exp(0.05 - nll) / 2 + np.exp(-0.05 - nll)) / 2 for nll in (0.3, 0.1)]
     assert masses == [pytest.approx(expected[0]), None, pytest.approx(expected[1])]
     scored.put_in.clear()
-    assert gathered(scored).in_order(space, points, tmp_path) == ordered
+    assert gathered(scored).sorted_by_mass(space, points, tmp_path) == ordered
     assert scored.put_in == [], "what was found is kept"
 
 
@@ -105,10 +105,10 @@ def test_points_come_in_the_order_of_their_mass(recipe: Document, scored: Live, 
 def test_an_order_that_is_none_is_found_again(masses: Any, recipe: Document, scored: Live, tmp_path: Path) -> None:
     space = mapped_space(recipe, {"method": ["ram", "linear", "ties"]})
     points = PlannedPoints(recipe, ramerge.Options())
-    right = gathered(scored).in_order(space, points, tmp_path)
+    right = gathered(scored).sorted_by_mass(space, points, tmp_path)
     kept = json.loads((tmp_path / "order.json").read_text())
     (tmp_path / "order.json").write_text(json.dumps({**kept, "masses": masses}))
-    assert gathered(scored).in_order(space, points, tmp_path) == right
+    assert gathered(scored).sorted_by_mass(space, points, tmp_path) == right
 
 
 def test_the_scorer_scores_what_was_merged_last_in_parts(recipe: Document, monkeypatch: pytest.MonkeyPatch) -> None:

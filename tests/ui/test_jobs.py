@@ -46,7 +46,7 @@ def test_a_merge_tells_how_far_it_is(tmp_path: Path) -> None:
 
 def test_a_command_line_is_what_a_user_types() -> None:
     words = ["merge", *MODELS, "--set", "parameters.r=<b> x"]
-    [shown] = re.findall(r"<pre[^>]*>(.*)</pre>", views.command(words))
+    [shown] = re.findall(r"<pre[^>]*>(.*)</pre>", views.command_html(words))
     assert shlex.split(html.unescape(re.sub(r"</?span>", "", shown))) == ["ramerge", *words]
 
 

@@ -89,7 +89,7 @@ def plan_analysis(
     The recipe, in ramerge's own form, is checked only here: keys that only its own method uses may be wrong or missing.
     """
     unused = note_unused(document, _UNUSED, "an analysis")
-    document, left_out = _for_analysis(document)
+    document, left_out = _recipe_to_analyze(document)
     wrong = [value for value in epsilons if isinstance(value, bool) or not 0 <= value < float("inf")]
     if wrong:
         raise RecipeError([f"epsilons: {value!r} must be a number, 0 or more" for value in wrong])
@@ -214,7 +214,7 @@ def _cache_counts(plan: MergePlan, statistics: TaskVectorStatistics, tallies: Ma
 # --- the recipe, as it is analyzed ------------------------------------------------------------------------------------
 
 
-def _for_analysis(document: Document) -> tuple[Document, list[str]]:
+def _recipe_to_analyze(document: Document) -> tuple[Document, list[str]]:
     """Return the recipe to analyze, and a note if its own method is left out.
 
     If the recipe's method cannot be measured, the recipe is analyzed with RAM. Rules that keep or take tensors apply in

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ramerge import Options, RecipeError
-from ramerge.analysis.recommend import by_weights
+from ramerge.analysis.recommend import recommend_by_weights
 from ramerge.analysis.report.write import figure_files, render
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
@@ -24,7 +24,9 @@ from ramerge.sdk.recipes import Document, open_recipe, reads_of
 
 def advice(analysis: Analysis, document: Document, options: Options) -> list[str]:
     """Return the recommendation for an analysis, by the weights, as lines for its page; empty for a single agent."""
-    return by_weights(analysis, open_recipe(document, options)).lines if len(analysis.model.agents) > 1 else []
+    return (
+        recommend_by_weights(analysis, open_recipe(document, options)).lines if len(analysis.model.agents) > 1 else []
+    )
 
 
 def check_outputs(flags: Mapping[str, object], recipe: Document, options: Options) -> None:

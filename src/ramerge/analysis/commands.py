@@ -91,7 +91,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
     of the agents' own replies. Statistics and replies are kept in the user's cache.
     """
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.recommend import check_prompts, notes_on_keys, of_recipe, warnings_for
+    from ramerge.analysis.recommend import check_prompts, notes_on_keys, recommend_for_recipe, warnings_for
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import open_recipe, recipe_of_words
 
@@ -99,7 +99,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
     check_prompts(document, options)
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
-        advice = of_recipe(analysis, document, options, listen)
+        advice = recommend_for_recipe(analysis, document, options, listen)
     warn([*warnings_for(analysis, advice.method), *notes_on_keys(document), *advice.notes])
     if as_json:
         click.echo(advice.to_json(), nl=False)

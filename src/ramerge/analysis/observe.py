@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ramerge import PlanError
 from ramerge.core.engine.executors.executor import Executor
-from ramerge.core.engine.passes import PlanPass, in_order
+from ramerge.core.engine.passes import PlanPass, runs_in_file_order
 from ramerge.core.engine.reads import tasks_of
 from ramerge.core.engine.result_codec import BlockResult, Results
 from ramerge.core.engine.tally import NonFinite
@@ -77,7 +77,7 @@ def observe(
         passes.count()
         statistics_by_tensor = {index: statistics for index, tensor in enumerate(passes.plan.tensors) if tensor.merged}
         tasks, _ = tasks_of(passes.plan, passes.results)
-        batches = in_order(passes.plan, tuple(statistics_by_tensor), 0)
+        batches = runs_in_file_order(passes.plan, tuple(statistics_by_tensor), 0)
         work = ObservePass(
             passes.plan,
             passes.files,

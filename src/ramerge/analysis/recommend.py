@@ -182,18 +182,22 @@ def recommend(
     """
     check_options(options)
     if isinstance(source, Analysis):
-        return by_weights(source, open_recipe(source.recipe))
+        return recommend_by_weights(source, open_recipe(source.recipe))
     document = open_recipe(source, options)
     check_prompts(document, options)
-    advice = of_recipe(analyze(source, options=options, on_progress=on_progress), document, options, on_progress)
+    advice = recommend_for_recipe(
+        analyze(source, options=options, on_progress=on_progress), document, options, on_progress
+    )
     is_choosing = document.method == AUTO  # the merge heeds these keys
     return advice if is_choosing else replace(advice, notes=(*notes_on_keys(document), *advice.notes))
 
 
-def of_recipe(analysis: Analysis, document: Document, options: Options, on_progress: Listener | None) -> Recommendation:
+def recommend_for_recipe(
+    analysis: Analysis, document: Document, options: Options, on_progress: Listener | None
+) -> Recommendation:
     """Recommend for the agents of an analyzed recipe, by its prompts if it has any."""
-    advice = by_weights(analysis, document)
-    return by_prompts(advice, document, options, on_progress) if document.stated("prompts") else advice
+    advice = recommend_by_weights(analysis, document)
+    return recommend_by_prompts(advice, document, options, on_progress) if document.stated("prompts") else advice
 
 
 def notes_on_keys(document: Document) -> list[str]:
@@ -201,7 +205,7 @@ def notes_on_keys(document: Document) -> list[str]:
     return note_unused(document.without("method") if document.method == AUTO else document, _UNUSED, "a recommendation")
 
 
-def by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:
+def recommend_by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:
     """Recommend a merge by the weights alone.
 
     Args:
@@ -267,7 +271,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
         FEATURES["rank"](recipe, {}, options=options)
 
 
-def by_prompts(
+def recommend_by_prompts(
     by_weights: Recommendation, recipe: Document, options: Options = _OPTIONS, on_progress: Listener | None = None
 ) -> Recommendation:
     """Recommend the best of a few merges by mass on the recipe's prompts, instead of the recommendation by weights."""

@@ -335,7 +335,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         combined=counters.combined,
         count=[*counters.count("moved"), *counters.count("unique", "alone")],
         flush_epsilon=counters.flush("by_epsilon", ("moved", "unique"), "row"),
-        **_of_merges(n, at["fates"], at["left"], plus),
+        **_source_of_merges(n, at["fates"], at["left"], plus),
         plus=plus,
         scale=_SCALE.strip().splitlines() if form.real is np.float32 else [],
         kept=KEPT_SHARE,
@@ -347,7 +347,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     return native.load("survey", source, (*words, *words, *reals, *["u32[]"] * 2, *["i64[]"] * 2, "f64[]"), "u32")
 
 
-def _of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list[str]]:
+def _source_of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list[str]]:
     """Generate source that counts and sums for each of `MERGES`."""
     merges = range(len(MERGES))
     return {

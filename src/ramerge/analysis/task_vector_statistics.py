@@ -53,7 +53,7 @@ class Tally:
     @cached_property
     def sums(self) -> dict[str, NDArray[np.float64]]:
         """The sums of `TallyLayout.sums`, each rounded once."""
-        return _split(fixed.decode(self.limbs), kernel.TallyLayout(len(self.both)).sums)
+        return _split_by_name(fixed.decode(self.limbs), kernel.TallyLayout(len(self.both)).sums)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TaskVectorStatistics(Statistic):
         return np.zeros(kernel.size_of(self._shapes), np.int64)
 
     def count(self, piece: Piece, magnitudes: Any, counts: Counts) -> bool:
-        layout, split = kernel.TallyLayout(self.agents), _split(counts, self._shapes)
+        layout, split = kernel.TallyLayout(self.agents), _split_by_name(counts, self._shapes)
         integers = counts[: kernel.size_of(layout.counts)]
         epsilons = thresholds(self.epsilon, magnitudes)
         sums = np.zeros(kernel.size_of(layout.sums), np.float64)
@@ -101,7 +101,7 @@ class TaskVectorStatistics(Statistic):
         return is_nonfinite
 
     def finish(self, total: Integers, elements: int, magnitudes: object) -> Tally:
-        tables = _split(total.copy(), self._shapes)
+        tables = _split_by_name(total.copy(), self._shapes)
         masks = tables.pop("masks")
         # What no agent changed is not counted.
         masks[0] += elements - masks.sum()
@@ -122,7 +122,7 @@ def _shapes(agents: int, epsilons: int) -> Shapes:
     }
 
 
-def _split(array: NDArray[Any], shapes: Shapes) -> dict[str, NDArray[Any]]:
+def _split_by_name(array: NDArray[Any], shapes: Shapes) -> dict[str, NDArray[Any]]:
     return {name: array[part].reshape(shapes[name]) for name, part in kernel.slices(shapes).items()}
 
 

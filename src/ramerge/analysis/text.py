@@ -23,7 +23,7 @@ def summary(analysis: Analysis) -> list[str]:
     dtypes = [*[f"{name} {dtype}" for name, dtype in analysis.input_dtypes.items()], f"output {analysis.dtype}"]
     return [
         *table(list(columns[0]), [list(each.values()) for each in columns]),
-        *[f"  {text}" for text in _meanings(analysis)],
+        *[f"  {text}" for text in _glossary(analysis)],
         "",
         *[f"{number}. {finding.text} {finding.reason}" for number, finding in enumerate(analysis.findings, 1)],
         "",
@@ -34,7 +34,7 @@ def summary(analysis: Analysis) -> list[str]:
     ]
 
 
-def _meanings(analysis: Analysis) -> list[str]:
+def _glossary(analysis: Analysis) -> list[str]:
     if analysis.relative_epsilon is None:
         threshold = f"{analysis.epsilon:g}"
     else:

@@ -27,8 +27,8 @@ from ramerge.calibration.rewards import check_rewards, reward_of
 from ramerge.core.engine.gathered_from import digests_of
 from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.core.foundation.devices import device_name
-from ramerge.core.foundation.files import near_file, read_state
-from ramerge.core.options import in_both_forms
+from ramerge.core.foundation.files import near_file, read_regular
+from ramerge.core.options import flag_and_keyword
 from ramerge.core.recipe.checks import check_unchosen
 from ramerge.scoring.functions import digest, load
 from ramerge.sdk.files import check_state, lock
@@ -246,7 +246,7 @@ class _Gathering:
         if folder.exists() and not self.options.overwrite:
             raise OtherCalibrationError(
                 f"{folder}: was calibrated with another model, other prompts or other settings; choose another folder, "
-                f"or pass {in_both_forms('overwrite')}",
+                f"or pass {flag_and_keyword('overwrite')}",
                 name,
             )
         start = time.monotonic()
@@ -393,7 +393,7 @@ def _is_ours(folder: Path) -> bool:
 def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:
     """Read the replies of an interrupted run, by prompt key; ignore those with another fingerprint."""
     try:
-        first, _, rest = read_state(journal, MOST_BYTES).partition(b"\n")
+        first, _, rest = read_regular(journal, MOST_BYTES).partition(b"\n")
     except FileNotFoundError:
         return {}
     except ValueError as error:

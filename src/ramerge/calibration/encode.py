@@ -110,7 +110,7 @@ class ExampleEncoder:
             if the text is not a conversation.
         """
         for roles, marks in self._shapes:
-            if (between := _between(marks, text)) is None:
+            if (between := _texts_between(marks, text)) is None:
                 continue
             *contents, rest = between
             messages = _conversation(roles, contents)
@@ -161,10 +161,10 @@ class ExampleEncoder:
             return "has messages, but the model's tokenizer has no chat template; give `prompt` as plain text"
         try:
             if not chat.has_reply:
-                return "", self._template(chat.messages, add_generation_prompt=True)
-            whole = self._template(chat.messages)
+                return "", self._apply_template(chat.messages, add_generation_prompt=True)
+            whole = self._apply_template(chat.messages)
             # a template may refuse a conversation without a question; then the reply is all there is
-            context = self._template(chat.messages[:-1], add_generation_prompt=True) if chat.messages[1:] else ""
+            context = self._apply_template(chat.messages[:-1], add_generation_prompt=True) if chat.messages[1:] else ""
         except Exception as error:  # a template is code of the model's authors and may raise anything
             return f"the chat template refuses the messages: {error}"
         if not whole.startswith(context):
@@ -174,7 +174,7 @@ class ExampleEncoder:
             )
         return context, whole.removeprefix(context)
 
-    def _template(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = False) -> str:
+    def _apply_template(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = False) -> str:
         return str(
             self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
@@ -182,7 +182,7 @@ class ExampleEncoder:
         )
 
 
-def _between(marks: Sequence[str], text: str) -> list[str] | None:
+def _texts_between(marks: Sequence[str], text: str) -> list[str] | None:
     """Return the texts between the marks and after the last mark, which is matched at its last occurrence; None if
     absent.
     """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ramerge import PlanError
-from ramerge.calibration.experts import number_of, rows_of_each
+from ramerge.calibration.experts import number_of, rows_per_expert
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.core.formats.recorded import name_of
@@ -124,7 +124,7 @@ def rows_bytes(plan: MergePlan, rows: int) -> int:
             shapes[name] = shape[-1:]
         elif len(shape) == 3:
             shapes |= {name_of(name, expert): shape[1:] for expert in range(shape[0])}
-    few = rows_of_each(rows, shapes)
+    few = rows_per_expert(rows, shapes)
     return _ROW_ITEM_BYTES * sum(
         max(shape) * (rows if number_of(name) is None else few) for name, shape in shapes.items()
     )

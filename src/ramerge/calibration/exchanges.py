@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import InputError
-from ramerge.core.foundation.files import read_state
+from ramerge.core.foundation.files import read_regular
 from ramerge.sdk.records import to_model
 from ramerge.sdk.text import JsonLimits, parse, reason
 
@@ -64,7 +64,7 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
     """
     exchanges = []
     try:
-        lines = (read_state(path, MOST_BYTES) if content is None else content).split(b"\n")
+        lines = (read_regular(path, MOST_BYTES) if content is None else content).split(b"\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:

@@ -20,12 +20,12 @@ def number_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def rows_of_each(rows: int, names: Iterable[str]) -> int:
+def rows_per_expert(rows: int, names: Iterable[str]) -> int:
     """Return the most input rows to record for each expert, at least one.
 
     Example:
-        >>> from ramerge.calibration.experts import rows_of_each
-        >>> rows_of_each(256, [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in range(128)])
+        >>> from ramerge.calibration.experts import rows_per_expert
+        >>> rows_per_expert(256, [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in range(128)])
         32
     """
     experts = 1 + max((number for name in names if (number := number_of(name)) is not None), default=0)

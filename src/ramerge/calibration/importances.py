@@ -65,13 +65,13 @@ class SquareSums:
             for memory, one in self._parameters.items()
         }
         self._peaks: dict[int, torch.Tensor] = {}
-        self._hooks = [one.register_post_accumulate_grad_hook(self._take) for one in self._parameters.values()]
+        self._hooks = [one.register_post_accumulate_grad_hook(self._add_squares) for one in self._parameters.values()]
 
     def __contains__(self, target: torch.Tensor) -> bool:
         """Whether a tensor is part of a parameter."""
         return target.untyped_storage().data_ptr() in self._parameters
 
-    def _take(self, parameter: torch.Tensor) -> None:
+    def _add_squares(self, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         gradient = gradient.to(torch.float32)

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from ramerge import WeightsError
-from ramerge.calibration.experts import number_of, rows_of_each
+from ramerge.calibration.experts import number_of, rows_per_expert
 from ramerge.calibration.live import LiveModel
 from ramerge.core.formats.recorded import expert_of, name_of
 
@@ -98,7 +98,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
             memory = target.untyped_storage().data_ptr()
             if name in names and memory not in exclusions:
                 self._matrices.setdefault(memory, []).extend(_matrices(name, target))
-        self._most = rows_of_each(most, (each.name for views in self._matrices.values() for each in views))
+        self._most = rows_per_expert(most, (each.name for views in self._matrices.values() for each in views))
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._last: tuple[torch.Tensor, _Site] | None = None
         self._positions = torch.empty(0, dtype=torch.long)

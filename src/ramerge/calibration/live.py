@@ -142,7 +142,7 @@ class LiveModel:
 
     @contextmanager
     def _naming_code(self) -> Iterator[None]:
-        """Report an error of the model's own code, unlike errors of ramerge's hooks in it."""
+        """Turn an error in the model's own code into a CheckpointError; errors in ramerge's hooks pass unchanged."""
         try:
             yield
         except (torch.cuda.OutOfMemoryError, MemoryError):

@@ -136,19 +136,19 @@ class LiveBase:
         tokenizer.
         """
         if agent not in self._plans:
-            self._plans[agent] = self._plan(self._one(agent)).details
+            self._plans[agent] = self._plan(self._recipe_of_agent(agent)).details
         return self._plans[agent]
 
     def _base_alone(self) -> dict[str, object]:
         allow = self.models.allow.model_dump(exclude_defaults=True)
         return {"method": "passthrough", "agents": {"model": self._base}, "allow": allow}
 
-    def _all(self, **values: Any) -> Recipe:
+    def _recipe_without_prompts(self, **values: Any) -> Recipe:
         return self.models.with_(prompts=None, **values)
 
-    def _one(self, agent: str) -> Recipe:
+    def _recipe_of_agent(self, agent: str) -> Recipe:
         # all agents are named, because rules of `rename` may be for others, and a chain of deltas needs those below
-        return self._all(rules=[{"take": agent}], companions=agent)
+        return self._recipe_without_prompts(rules=[{"take": agent}], companions=agent)
 
     def _plan(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
         base_plan = ramerge.plan(recipe, options=self._reading)
@@ -180,7 +180,7 @@ class LiveBase:
         The weights are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its
         base.
         """
-        plan = self._plan(self._one(agent).with_(dtype=self.dtype))
+        plan = self._plan(self._recipe_of_agent(agent).with_(dtype=self.dtype))
         rows = {
             tensor.parts[0].name: tensor.originals[0].tensor.shape[0]
             for tensor in plan.details.tensors
@@ -191,7 +191,7 @@ class LiveBase:
 
     def put_base(self) -> None:
         """Put the weights of the base into the model in memory; rows of tokens that agents have added stay."""
-        self._put(self._plan(self._all(rules=[{"keep": "base"}], dtype=self.dtype)))
+        self._put(self._plan(self._recipe_without_prompts(rules=[{"keep": "base"}], dtype=self.dtype)))
 
     def _put(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
         """Load a plan's merged weights into the model. `fewer`: row counts of tensors that get fewer rows."""

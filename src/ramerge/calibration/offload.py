@@ -39,8 +39,10 @@ class Offloaded:
         for module in model.modules():
             if away := [one for one in module.parameters(recurse=False) if id(one) not in resident]:
                 self.bytes += sum(one.nbytes for one in away)
-                module.register_forward_pre_hook(lambda module, *_: self._fetch(self._away(module)))
-                module.register_forward_hook(lambda module, *_: self._release(self._away(module)), always_call=True)
+                module.register_forward_pre_hook(lambda module, *_: self._fetch(self._offloaded_parameters(module)))
+                module.register_forward_hook(
+                    lambda module, *_: self._release(self._offloaded_parameters(module)), always_call=True
+                )
         self._resident = resident
 
     def home(self, weight: torch.Tensor) -> torch.Tensor:
@@ -50,7 +52,7 @@ class Offloaded:
             return weight
         return home.as_strided(weight.shape, weight.stride(), home.storage_offset() + weight.storage_offset())
 
-    def _away(self, module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    def _offloaded_parameters(self, module: torch.nn.Module) -> list[torch.nn.Parameter]:
         # looked up each time, because a head that was tied may have got a parameter of its own
         return [one for one in module.parameters(recurse=False) if id(one) not in self._resident]
 

@@ -77,7 +77,7 @@ class Prompt:
     @property
     def best(self) -> Reply:
         """The reply with the highest reward; of equals the last, because trainers append. There must be a reply."""
-        return max(reversed(self.replies), key=_worth)
+        return max(reversed(self.replies), key=_reward_key)
 
 
 def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Prompt]:
@@ -136,7 +136,7 @@ class _Draw:
                 if reply not in earlier.replies:
                     replies = (*earlier.replies, reply)
                     if len(replies) > _MOST_REPLIES:
-                        worst = min(range(len(replies)), key=lambda place: _worth(replies[place]))
+                        worst = min(range(len(replies)), key=lambda place: _reward_key(replies[place]))
                         replies = replies[:worst] + replies[worst + 1 :]
                     earlier = replace(earlier, replies=replies)
             self.prompts[digest] = earlier
@@ -148,7 +148,7 @@ class _Draw:
             del self.prompts[-heapq.heappop(self._largest)]
 
 
-def _worth(reply: Reply) -> float:
+def _reward_key(reply: Reply) -> float:
     return -math.inf if reply.reward is None else reply.reward
 
 

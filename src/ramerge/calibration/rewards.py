@@ -11,7 +11,7 @@ import numpy as np
 
 from ramerge import InputError, RecipeError
 from ramerge.calibration.prompts import Prompt
-from ramerge.scoring.functions import in_words, load
+from ramerge.scoring.functions import describe_error, load
 
 RewardFunction = Callable[[Prompt, str], float]
 
@@ -71,7 +71,7 @@ def reward_of(spec: str) -> RewardFunction | None:
                 raise ValueError(f"the reward is {number}, and must be a finite number")
             return number
         except Exception as error:  # the user's code
-            raise InputError(f"{prompt.place}: --reward {spec}: {in_words(error)}") from error
+            raise InputError(f"{prompt.place}: --reward {spec}: {describe_error(error)}") from error
 
     return reward
 
@@ -80,5 +80,5 @@ def _load_reward(spec: str) -> Callable[..., Any]:
     try:
         _, function = load(spec)
     except Exception as error:  # the user's code
-        raise RecipeError(f"--reward {spec}: {in_words(error)}") from error
+        raise RecipeError(f"--reward {spec}: {describe_error(error)}") from error
     return function

@@ -69,15 +69,15 @@ def rollouts_of(record: object) -> Iterable[Rollout]:
     return next(form for form in FORMS if form.keys <= record.keys()).read(record)
 
 
-def _own(record: Record) -> Iterator[Rollout]:
-    prompt = _first(record, "prompt", "messages", "question", "input")
+def _own_format(record: Record) -> Iterator[Rollout]:
+    prompt = _first_present(record, "prompt", "messages", "question", "input")
     if prompt is None:
         raise ValueError(f"has no prompt or messages; has {shown(', '.join(map(str, record))) or 'nothing'}")
-    reply = _first(record, "reply", "completion", "response", "output")
+    reply = _first_present(record, "reply", "completion", "response", "output")
     model = record.get("reward_model")
     truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
     reward_fields = _reward_fields(record.get("data_source"), truth, record.get("extra_info"))
-    yield Rollout(prompt, reply, _first(record, "reward", "score"), reward_fields=reward_fields)
+    yield Rollout(prompt, reply, _first_present(record, "reward", "score"), reward_fields=reward_fields)
 
 
 def _verl(record: Record) -> Iterator[Rollout]:
@@ -183,7 +183,7 @@ def _reward_fields(source: object, truth: object, extra: object) -> dict[str, ob
     return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping(extra))}
 
 
-def _first(record: Record, *keys: str) -> object:
+def _first_present(record: Record, *keys: str) -> object:
     return next((record[key] for key in keys if record.get(key) is not None), None)
 
 
@@ -205,7 +205,7 @@ FORMS = tuple(
         ("prime-rl", "traces task", _prime_rl),
         ("verifiers", "nodes rewards task", _trace),
         # that of OpenRLHF too: input, output, reward
-        ("ramerge", "", _own),
+        ("ramerge", "", _own_format),
     )
 )
 """All forms; the first form whose keys a record has applies."""

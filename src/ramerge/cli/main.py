@@ -155,7 +155,7 @@ def _run_command(session: Session) -> int:
     except Exception as error:
         if session.debug:
             say(traceback.format_exc().splitlines(), err=True)
-        return fail(*_in_words(error))
+        return fail(*_problems_and_exit_code(error))
 
 
 def _about_option(error: click.ClickException) -> list[str]:
@@ -186,7 +186,7 @@ def _about_option(error: click.ClickException) -> list[str]:
     return []
 
 
-def _in_words(error: Exception) -> tuple[Sequence[str], int]:
+def _problems_and_exit_code(error: Exception) -> tuple[Sequence[str], int]:
     if isinstance(error, RamergeError):
         return error.problems, error.exit_code
     if isinstance(error, FileNotFoundError):

@@ -40,10 +40,10 @@ def complain(kind: str, text: str) -> None:
 
 
 def _printable(line: str) -> str:
-    return one_line(brief(_from_here(without_secrets(line)), _LONGEST_LINE))
+    return one_line(brief(_shorten_paths(without_secrets(line)), _LONGEST_LINE))
 
 
-def _from_here(line: str) -> str:
+def _shorten_paths(line: str) -> str:
     """Shorten paths in the working folder to the form that a user would type."""
     with suppress(OSError):  # the working folder may have been removed
         here = Path.cwd()

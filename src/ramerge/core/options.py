@@ -207,7 +207,7 @@ class Options:
     )
 
 
-def in_both_forms(name: str) -> str:
+def flag_and_keyword(name: str) -> str:
     """Return how to give a setting of `Options` or `Upload` on the command line and in Python, for messages."""
     settings = {key: (cls, setting) for cls in (Options, Upload) for key, _, setting in settings_of(cls)}
     cls, setting = settings[name]

@@ -213,7 +213,7 @@ class _Adapter:
             )
 
     def _merged_numbers(self, number: int, start: int, stop: int) -> NDArray[np.float64]:
-        assert self._plan.tensors[number].dtype == "F32"  # so `in_float32` plans it
+        assert self._plan.tensors[number].dtype == "F32"  # so `points_in_float32` plans it
         return self._spool.read_bytes(self._slots[number], start, stop).view(np.float32).astype(np.float64)
 
     # --- tensors that are no matrices --------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ class _Adapter:
         if all(each.is_exact for each in factors_by_module.values()):
             text += "; it is the exact sum, up to the rounding of its float32 factors"
         elif not self.warnings:
-            text += f"; it {self._lack}"
+            text += f"; it {self._loss_text}"
         adapter = self._adapter
         if planned_rank_for_vllm(adapter.settings, adapter.matrices, adapter.others) is None:
             text += f"; {said_of_vllm(high, saves=bool(self._saved_modules))}"
@@ -329,10 +329,10 @@ class _Adapter:
         if overall(list(self._factors_by_module.values())) <= _MUCH:
             return []
         advice = "give a larger --rank, or --energy in place of it, or write the model or a delta (--as-delta)"
-        return [f"--as-adapter: the adapter {self._lack}; {advice}"]
+        return [f"--as-adapter: the adapter {self._loss_text}; {advice}"]
 
     @property
-    def _lack(self) -> str:
+    def _loss_text(self) -> str:
         errors = {module: each.error for module, each in self._factors_by_module.items() if not each.is_exact}
         worst = max(errors, key=errors.__getitem__)
         share = overall(list(self._factors_by_module.values()))

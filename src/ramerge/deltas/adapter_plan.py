@@ -90,7 +90,7 @@ class AdapterPlan:
     tied_names: tuple[str, ...] = ()
 
 
-def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
+def points_in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
     """Return the merges for an adapter: in float32, not rounded to the base's dtype."""
     wide = {"dtype": "float32", "rounding": "nearest"}
     return tuple(replace(point, recipe=point.recipe.model_copy(update=wide)) for point in points)

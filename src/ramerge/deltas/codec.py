@@ -291,7 +291,7 @@ class Encoder:
             same = digest(base)
             return EncodedBlock(BlockRow(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
         width = base.itemsize
-        beyond = {planes: word_patches.beyond(xors, planes) for planes in range(1, width + 1)}
+        beyond = {planes: word_patches.count_overflowing(xors, planes) for planes in range(1, width + 1)}
         sizes = {planes: word_patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
         planes = min(sizes, key=sizes.__getitem__)
         size, escapes = sizes[planes], beyond[planes]

@@ -59,7 +59,7 @@ def delta(
     with shown(quiet=quiet or as_json) as listen:
         record = run(base, agent, out, compression=compression, options=options, on_progress=listen)
     warn(record.warnings)
-    _tell(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
+    _print_record(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
 
 
 @command(short_help="Turn deltas back into the model.")
@@ -92,10 +92,10 @@ def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_j
 
     with shown(quiet=quiet or as_json) as listen:
         record = run(base, deltas, out, options=options, on_progress=listen)
-    _tell(record, f"{out}: made from", quiet=quiet, as_json=as_json)
+    _print_record(record, f"{out}: made from", quiet=quiet, as_json=as_json)
 
 
-def _tell(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None:
+def _print_record(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:

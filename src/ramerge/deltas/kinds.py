@@ -126,9 +126,9 @@ class AsAdapter(OutputKind):
         return check(self, merge.points[0].recipe)
 
     def points(self, points: Sequence[Point]) -> Sequence[Point]:
-        from ramerge.deltas.adapter_plan import in_float32
+        from ramerge.deltas.adapter_plan import points_in_float32
 
-        return in_float32(points)
+        return points_in_float32(points)
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ramerge import CheckpointError, Progress
 from ramerge.core.engine import fingerprint
-from ramerge.core.engine.executors.executor import Executor, Pass, Processed, in_runs
+from ramerge.core.engine.executors.executor import Executor, Pass, Processed, group_into_runs
 from ramerge.core.foundation.dtypes import BITS, itemsize
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.storage.location import is_far
@@ -175,7 +175,7 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
         ]
         remote = any(map(is_far, work.files))
         size = min(_RUN, sum(block.nbytes for block in blocks) // _LEAST_RUNS) if remote else 0
-        runs = list(in_runs(blocks, lambda block: block.nbytes, size))
+        runs = list(group_into_runs(blocks, lambda block: block.nbytes, size))
         return ComparePass(Files(work.files), list(work.pairs), spool, work.compression, work.buffer_bytes, runs)
 
     def runs(self) -> Sequence[Sequence[DeltaBlock]]:

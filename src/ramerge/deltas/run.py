@@ -90,7 +90,7 @@ def delta(
     opened_base, agent_checkpoint = models.opened
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     # how much disk it takes is only known when it is made
-    _refuse(place, [*models.folders, *models.files], 0, overwrite=options.overwrite)
+    _refuse_problems(place, [*models.folders, *models.files], 0, overwrite=options.overwrite)
     work = plan_delta(opened_base, agent_checkpoint, compression)
     workers = _workers(limits, (*opened_base.files, *agent_checkpoint.files), work.memory_of)
     with (
@@ -154,7 +154,7 @@ def apply(
     agent, checkpoint = models.agents[_MODEL], models.opened_agents[_MODEL]
     size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
-    _refuse(place, [*models.folders, *checkpoint.files], size, overwrite=options.overwrite)
+    _refuse_problems(place, [*models.folders, *checkpoint.files], size, overwrite=options.overwrite)
     workers = _workers(limits, checkpoint.files, partial(memory_of, checkpoint))
     with build_output(place, overwrite=options.overwrite) as folder:
         index = write_agent(
@@ -193,7 +193,7 @@ def _weights_alone(models: OpenedInputs, out: OutputTarget) -> str:
     return f"; for the same weights with the other files of this base: `{command}`"
 
 
-def _refuse(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwrite: bool) -> None:
+def _refuse_problems(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwrite: bool) -> None:
     if problems := output_dir(out).problems(inputs, size, overwrite=overwrite):
         tidy(out)
         raise PlanError(problems)

@@ -39,7 +39,7 @@ _DIGEST, _CHECKSUM = 16, 8
 _HEAD = struct.Struct(f"<{COLUMNS}Q{_DIGEST}s")
 
 
-def _damage() -> OSError:
+def _damage_error() -> OSError:
     return OSError(errno.EIO, "the file system returned other bytes than were written", _NAME)
 
 
@@ -150,7 +150,7 @@ class Spool:
         for row, (*_, result), end in zip(rows, heads, accumulate(row.nbytes for row in rows), strict=True):
             payload = payloads[end - row.nbytes : end]
             if xxhash.xxh3_64_intdigest(payload) != row.payload:
-                raise _damage()
+                raise _damage_error()
             yield EncodedBlock(row, payload, result)
 
     def take_bytes(self, entry: int, slot: int) -> Iterator[Bytes]:
@@ -176,7 +176,7 @@ class Spool:
         """Read bytes of the spool, and verify the checksum in front of them."""
         data = self._read(begin, _CHECKSUM + size)
         if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
-            raise _damage()
+            raise _damage_error()
         return data[_CHECKSUM:]
 
     def _read(self, begin: int, size: int) -> memoryview:

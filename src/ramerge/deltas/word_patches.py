@@ -213,9 +213,9 @@ def fold(
     return int(kernel(words, spans.reshape(-1), block, data, np.array(weights, total.dtype), total))
 
 
-def beyond(xors: Words, planes: int) -> int:
+def count_overflowing(xors: Words, planes: int) -> int:
     """Count the xors that do not fit into so many planes of bytes."""
-    return int(np.count_nonzero(xors > _most(planes, xors.itemsize))) if planes < xors.itemsize else 0
+    return int(np.count_nonzero(xors > _largest_in_planes(planes, xors.itemsize))) if planes < xors.itemsize else 0
 
 
 def split(xors: Words, planes: int, values: Bytes) -> None:
@@ -244,7 +244,7 @@ def most_gaps(size: int, updates: int) -> int:
     return updates + size // 255
 
 
-def _most(planes: int, width: int) -> int:
+def _largest_in_planes(planes: int, width: int) -> int:
     return int((1 << 8 * min(planes, width)) - 1)
 
 
@@ -335,7 +335,7 @@ def _copy_lines(first: str, count: str) -> list[str]:
 def _split_kernel(width: int, planes: int) -> Any:
     escape_lines = [f"values[escape + np.uint64({k})] = value >> {8 * k}" for k in range(width)]
     plane_lines = [f"values[np.uint64({k}) * size + i] = value >> {8 * k}" for k in range(planes)]
-    numbers = {"planes": planes, "most": _most(planes, width), "width": width}
+    numbers = {"planes": planes, "most": _largest_in_planes(planes, width), "width": width}
     constants = {name: f"np.uint64({number})" for name, number in numbers.items()}
     return _kernel(f"split_{planes}", _SPLIT, width, "wp", escaped=escape_lines, split=plane_lines, **constants)
 

@@ -58,7 +58,7 @@ def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[li
         InputError: some prompts are text and others messages, or only some have their special tokens:
             one template cannot write both.
     """
-    forms = {_form(prompt): (name, prompt) for name, each in prompts.items() for prompt in each}
+    forms = {_prompt_form(prompt): (name, prompt) for name, each in prompts.items() for prompt in each}
     if len(forms) > 1:
         examples = "; ".join(f"{prompt.place} ({name}): {form}" for form, (name, prompt) in forms.items())
         raise InputError(
@@ -94,7 +94,7 @@ def _has_chat_template(student: Path) -> bool:
         return False
 
 
-def _form(prompt: Prompt) -> str:
+def _prompt_form(prompt: Prompt) -> str:
     if prompt.text is None:
         return "messages"
     return "text" if prompt.state == "plain" else "text with special tokens"

@@ -22,8 +22,8 @@ class TaskPrompt:
 
     Attributes:
         teacher: the agent that was trained on the task.
-        messages: the conversation up to the reply; text is the content of one message, and `Lesson.template` writes it
-            as it is.
+        messages: the conversation up to the reply. A plain-text prompt is one message with the text as its content;
+            `Lesson.template` passes the text on unchanged.
         truth: the ground truth for a reward function; None if unknown.
     """
 

@@ -116,7 +116,7 @@ class MergekitModel:
     own: ParameterLevel = field(default_factory=dict)
 
 
-def _by_name(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
+def _name_models(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     """Name models after the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
     by_name: dict[str, MergekitModel] = {}
     for model in models:
@@ -333,17 +333,17 @@ class _Translation:
         if method is None or method.base in ("origin", "if given"):
             if models_of_recipe and not others:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
-            return _by_name(others)
+            return _name_models(others)
         # mergekit adds the base to `models`, but not to a slice
         base_counts = base is not None and (len(others) < len(models_of_recipe) or self.models_key == ("models",))
         if method.base == "first":
-            return _by_name([*([base] if base is not None and base_counts else []), *others])
+            return _name_models([*([base] if base is not None and base_counts else []), *others])
         extra = [base] if base is not None and base_counts and len(others) == len(models_of_recipe) else []
         models = [*models_of_recipe, *extra]
         if method.only is not None and models_of_recipe and len(models) != method.only:
             text = f"{self.values['merge_method']} takes exactly {method.only} model, not {len(models)}"
             self.problem(self.models_key, text)
-        return _by_name(models)
+        return _name_models(models)
 
     def write_models(
         self, method: MergekitMethod | None, base: MergekitModel | None, agents: Mapping[str, MergekitModel]

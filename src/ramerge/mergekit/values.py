@@ -217,7 +217,7 @@ def _rules_of_group(
 
 
 def _patterns(pattern_group: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
-    """Return patterns that match the tensors of a group: exactly the names that hold all these texts."""
+    """Return patterns for the tensors of a group, whose names contain all texts of `pattern_group`."""
     texts = sorted(
         text for text in pattern_group if not any(text in other and text != other for other in pattern_group)
     )

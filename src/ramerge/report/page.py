@@ -92,7 +92,7 @@ def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...
 
 
 def _plain_value(value: object) -> object:
-    """Convert a template's values: texts to lines that show as they are. Our own markup is not a text."""
+    """Escape control characters in text that a template shows; keep line breaks, markup and other values unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(map(one_line, value.split("\n")))

@@ -82,8 +82,9 @@ class ModelAccess:
 
 
 def generation_defaults(folder: Path) -> Mapping[str, object]:
-    """Read a model's generation settings as transformers does: from `generation_config.json`, else tokens of
-    `config.json`.
+    """Read a model's generation settings as transformers does: from `generation_config.json`, if there is one.
+
+    Otherwise, only the special tokens in `config.json` are settings.
 
     Raises:
         EvaluationError: a file cannot be read, or is not a JSON object.

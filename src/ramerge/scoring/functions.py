@@ -87,7 +87,7 @@ def digest(module: ModuleType) -> str:
     return hash_of_files.hexdigest()
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error of a user's function, or of its name, in one sentence."""
     if isinstance(error, NoFunctionError):
         return str(error)[:2000]

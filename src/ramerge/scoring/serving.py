@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge import EndpointError, EvaluationError
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 from ramerge.core.foundation.signals import raise_dropped
 from ramerge.core.foundation.text import printable
 from ramerge.scoring.children import start, stop
@@ -75,7 +75,7 @@ class ModelServer:
             problems.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")
         program = _program(self.kind)
         if not program:
-            command = install("eval-serve") if self.kind == "transformers" else f"pip install {self.kind}"
+            command = install_command("eval-serve") if self.kind == "transformers" else f"pip install {self.kind}"
             problems.append(f"--serve {self.kind}: there is no program {self.kind!r}: {command}")
         elif self.kind == "transformers" and Path(program) == _own_program(self.kind):
             problems += missing({"eval-serve": _MODULES}, who="--serve transformers needs")

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ramerge.scoring.functions import NoFunctionError, digest, in_words, load
+from ramerge.scoring.functions import NoFunctionError, describe_error, digest, load
 
 _REPLY = "solution_str"
 """The parameter that receives the reply in a reward function of verl's form."""
@@ -34,7 +34,7 @@ def main(spec: str, descriptor: int) -> None:
             refuse_reward(function, spec)
         except BaseException as error:
             traceback.print_exc()
-            say(error=in_words(error))
+            say(error=describe_error(error))
             return
         say(
             ready=True,
@@ -54,7 +54,7 @@ def main(spec: str, descriptor: int) -> None:
                     say(done=True)
                 except Exception as error:
                     traceback.print_exc()
-                    say(error=in_words(error))
+                    say(error=describe_error(error))
 
 
 def scores_in_parts(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
@@ -66,7 +66,7 @@ def scores_in_parts(function: Callable[..., object], model: Path, split: str) ->
 
 def takes_split(function: Callable[..., object]) -> bool:
     """Whether a score function has a parameter `split`; false if its signature is unknown."""
-    return _takes(function, "split")
+    return _takes_parameter(function, "split")
 
 
 def refuse_reward(function: Callable[..., object], spec: str) -> None:
@@ -75,14 +75,14 @@ def refuse_reward(function: Callable[..., object], spec: str) -> None:
     Raises:
         NoFunctionError: the function is a reward function; with the options that take it.
     """
-    if _takes(function, _REPLY):
+    if _takes_parameter(function, _REPLY):
         raise NoFunctionError(
             f"is a reward function: it takes a reply ({_REPLY}), and a score function takes the folder of a model; "
             f"`ramerge search --prompts NAME=FILE --reward {spec}` scores merges by their replies to prompts"
         )
 
 
-def _takes(function: Callable[..., object], parameter: str) -> bool:
+def _takes_parameter(function: Callable[..., object], parameter: str) -> bool:
     try:
         return parameter in inspect.signature(function).parameters
     except (TypeError, ValueError):

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ramerge import CheckpointError, EvaluationError, OutputError
-from ramerge.core.foundation.files import read_state
+from ramerge.core.foundation.files import read_regular
 from ramerge.core.planning.inputs import open_model
 from ramerge.core.storage.own_files import RECORDS
 from ramerge.scoring.scores import Objective, Scores
@@ -76,7 +76,7 @@ class Folder:
     def text(self, name: str) -> str | None:
         """Read a small file in the folder of the search; None if it cannot be read."""
         try:
-            return read_state(self.root / name, _MOST_TEXT).decode("utf-8")
+            return read_regular(self.root / name, _MOST_TEXT).decode("utf-8")
         except (OSError, ValueError):
             return None
 

@@ -26,7 +26,7 @@ from typing import Any
 from ramerge import EvaluationError
 from ramerge.core.foundation.signals import raise_dropped
 from ramerge.scoring.children import start, stop
-from ramerge.scoring.functions import NoFunctionError, in_words
+from ramerge.scoring.functions import NoFunctionError, describe_error
 from ramerge.scoring.scores import ScoreFailedError, Scorer, Scores, Split, read_scores
 from ramerge.sdk.text import shown
 from ramerge.searches.child import refuse_reward, scores_in_parts, takes_split
@@ -127,7 +127,7 @@ class CallableScorer(Scorer):
         except Exception as error:
             with self._log.open("a", encoding="utf-8") as log:
                 traceback.print_exception(error, file=log)
-            raise ScoreFailedError(in_words(error)) from error
+            raise ScoreFailedError(describe_error(error)) from error
 
     def about(self) -> Mapping[str, object]:
         """Return the function's name, and the digest of its source and of the values that it holds."""

@@ -62,7 +62,7 @@ class PromptMeasures:
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
 
-    def in_order(self, space: Space, candidates: PlannedPoints, folder: Path) -> Space:
+    def sorted_by_mass(self, space: Space, candidates: PlannedPoints, folder: Path) -> Space:
         """Sort the points of a space by mass, best first; points that cannot be merged come last.
 
         The order is stored in the folder of the search, so that it is the same when the search resumes.
@@ -147,18 +147,18 @@ def usual_space(recipe: Document, *, adapters: bool, by_prompts: bool) -> dict[s
         "core+": {},
         ("ties" if adapters else "swudi"): {},
     }
-    name, values = _own(recipe)
+    name, values = _own_parameters(recipe)
     space = spaces.setdefault(name, {})
     for key, value in values.items():
         axis_values = space.get(key, [])
         if isinstance(value, dict):
-            space[key] = _each_alone(value)
+            space[key] = _space_of_value(value)
         elif value not in axis_values:
             space[key] = [*axis_values, value]
     return {"method": {name: {"parameters": inner} if inner else None for name, inner in spaces.items()}}
 
 
-def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
+def _own_parameters(recipe: Document) -> tuple[str, dict[str, Any]]:
     """Return the method of a recipe, and its effective parameters, including those of its preset."""
     name = str(recipe.method)
     method = METHODS[name]
@@ -174,24 +174,27 @@ def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
     }
 
 
-def _each_alone(value: object) -> object:
+def _space_of_value(value: object) -> object:
     """Turn a parameter's value into a space that holds only this value."""
-    return {key: _each_alone(inner) for key, inner in value.items()} if isinstance(value, dict) else [value]
+    return {key: _space_of_value(inner) for key, inner in value.items()} if isinstance(value, dict) else [value]
 
 
-def _flat(values: Mapping[str, object], place: str) -> Iterator[tuple[str, object]]:
+def _flattened(values: Mapping[str, object], place: str) -> Iterator[tuple[str, object]]:
     for key, value in values.items():
-        yield from _flat(value, f"{place}.{key}") if isinstance(value, dict) else [(f"{place}.{key}", value)]
+        yield from _flattened(value, f"{place}.{key}") if isinstance(value, dict) else [(f"{place}.{key}", value)]
 
 
 def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], list[Point]]:
-    """Divide the points of the default space: longer sums, to try after a good sum, and all others, after a poor sum.
+    """Divide the points of the default space into two lists, which follow its first point, a sum.
 
-    A method that the recipe names is in both lists, with its parameters.
+    The first list has longer sums, to try if the first sum is good; the second list has all other points, to try if it
+    is poor. The recipe's own method and parameters are in both lists.
     """
     _sum, *others = space.points()
-    name, parameters = _own(recipe)
-    values = {"method": name, **dict(_flat(parameters, "parameters"))} if recipe.stated("method") is not None else None
+    name, parameters = _own_parameters(recipe)
+    values = (
+        {"method": name, **dict(_flattened(parameters, "parameters"))} if recipe.stated("method") is not None else None
+    )
     own = [point for point in others if values is not None and values.items() <= point.items()]
     longer = [point for point in others if point["method"] == _SUM and point["parameters.scale"] > 1]
     shorter = [point for point in others if point not in longer or point in own]

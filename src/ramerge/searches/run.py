@@ -399,13 +399,13 @@ class _Report:
                 "scoring": round(sum(point.score_seconds for point in points), 3),
             },
             agents={name: measure.value for name, measure in agents.items()},
-            over_agents=self._over_agents(validation, test) if agents and is_one else None,
+            over_agents=self._gain_over_agents(validation, test) if agents and is_one else None,
             notes=(*self.notes, *warnings, *more),
         )
         self.folder.write("search.json", dumped(result.to_dict()))
         return result
 
-    def _over_agents(self, validation: Scores, test: Scores | None) -> Estimate:
+    def _gain_over_agents(self, validation: Scores, test: Scores | None) -> Estimate:
         """Estimate how much better the best point is than the agents: on test items if the agents have them."""
         objective, contest = self.contest.objectives[0], self.contest
         if self.choice.agents:

@@ -143,7 +143,7 @@ def search(
                 judge = measures.judge(prompts, Folder(place), settings) if len(objectives) == 1 else None
             else:
                 notes = [note for note in notes if note not in measures.replies.notes]  # the score chooses, not replies
-                points = measures.in_order(points, candidates, place) if points.is_listed else points
+                points = measures.sorted_by_mass(points, candidates, place) if points.is_listed else points
                 stack.close()  # a server or function that scores needs the memory
         assert make_scorer is not None  # else there are prompts
         result = run.search(

@@ -65,7 +65,7 @@ class _Reader:
         others = {key: inner for key, inner in self._document.as_dict().items() if key != "method"}
         axes += self._axes(others, (), None)
         self._check_keys(axes, methods)
-        self._refuse()
+        self._raise_problems()
         own = self._recipe.stated("parameters")
         space = Space(methods, tuple(axes), own if isinstance(own, dict) else {})
         if not axes and len(methods) == 1:
@@ -76,18 +76,18 @@ class _Reader:
             only = ", ".join(f"{name}: {value}" for name, value in conditions.items())
             self._problems.append(f"{self._source}: {axis.key}: changes nothing; only {only} uses it")
         self._check_values(space)
-        self._refuse()
+        self._raise_problems()
         return space
 
     @property
     def _names_method(self) -> bool:
         return self._document.stated("method") is not None
 
-    def _refuse(self) -> None:
+    def _raise_problems(self) -> None:
         if self._problems:
             raise RecipeError(dict.fromkeys(self._problems))
 
-    def _say(self, key: Key, text: str) -> None:
+    def _add_problem(self, key: Key, text: str) -> None:
         self._problems.append(self._document.where(key, text))
 
     def _methods(self) -> tuple[tuple[str, ...], list[Axis]]:
@@ -97,7 +97,7 @@ class _Reader:
             own = self._recipe.method
             if not isinstance(own, str) or own not in METHODS:
                 self._problems.append(self._recipe.unknown(("method",), "method", own, list(METHODS)))
-                self._refuse()
+                self._raise_problems()
             return (str(own),), []
         names = list(method) if isinstance(method, dict | list) else [method]
         for name in names:
@@ -105,14 +105,14 @@ class _Reader:
                 key = ("method", str(name)) if isinstance(method, dict) else ("method",)
                 self._problems.append(self._document.unknown(key, "method", name, list(METHODS)))
         if not names or any(name in names[:index] for index, name in enumerate(names)):
-            self._say(("method",), "must name methods, each of them once")
+            self._add_problem(("method",), "must name methods, each of them once")
         axes: list[Axis] = []
         for name, inner in method.items() if isinstance(method, dict) else ():
             if isinstance(inner, dict):
                 axes += self._axes(inner, ("method", name), name)
             elif inner is not None:
                 text = "must be a space of its own, such as {parameters: {r: [0, 0.1]}}, or nothing"
-                self._say(("method", name), text)
+                self._add_problem(("method", name), text)
         return tuple(map(str, names)), axes
 
     def _axes(self, values: Mapping[str, object], place: Key, method: str | None) -> Iterator[Axis]:
@@ -125,12 +125,12 @@ class _Reader:
             for name, further in inner.items():
                 yield from self._axis((*place, name), f"{key}.{name}", further, method)
             if not inner:
-                self._say(place, "is empty")
+                self._add_problem(place, "is empty")
             return
         try:
             domain = _range(inner, self._is_real(key, method)) if isinstance(inner, dict) else _choices(inner)
         except ValueError as error:
-            self._say(place, str(error))
+            self._add_problem(place, str(error))
             return
         yield Axis(key, domain, method, self._document.where(place, "").partition("\n")[0].rstrip(": "))
 

@@ -71,7 +71,7 @@ class Study:
         self._pending: tuple[Point, optuna.Trial] | None = None
         for left in (question.journal, question.journal.with_name(f"{question.journal.name}.lock")):
             left.unlink(missing_ok=True)
-        with _quiet():
+        with _without_warnings():
             import optuna
             from optuna.storages import JournalStorage
             from optuna.storages.journal import JournalFileBackend
@@ -93,7 +93,7 @@ class Study:
         """
         past = {key_of(trial.point): trial for trial in trials}
         repeats = 0
-        with _quiet():
+        with _without_warnings():
             while True:
                 point, trial = self._pending or self._draw()
                 standing = past.get(key_of(point))
@@ -166,7 +166,7 @@ def _label(value: object) -> str | int | float | None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -25,7 +25,7 @@ _SEARCH = Path("SEARCH")
 
 def summary(result: SearchResult, out: Path) -> list[str]:
     """A search as lines for the terminal: the best points, how sure they are, and paths. Its notes are warnings."""
-    if _by_mass(result):
+    if _is_by_mass(result):
         unit, *others = findings(result, out)
         return [
             unit,
@@ -46,7 +46,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
     return [*_ranking(result), *findings(result, out), *failures(result), where]
 
 
-def _by_mass(result: SearchResult) -> bool:
+def _is_by_mass(result: SearchResult) -> bool:
     return BY_AGREEMENT in result.score
 
 
@@ -110,7 +110,7 @@ def _ranking(result: SearchResult) -> list[str]:
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     """Return the columns of the table of points, and a row for each point that did not fail, best first."""
-    if _by_mass(result):
+    if _is_by_mass(result):
         return _mass_rows(result, narrow=False)
     points = [point for point in result.ranked if point.state != "failed"]
     keys = list(dict.fromkeys(key for point in points for key in point.point))
@@ -140,7 +140,7 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
 def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
     """Return sentences on the result of a search in a folder; the last says whether the best merge is good enough."""
     best = result.winner
-    if _by_mass(result):
+    if _is_by_mass(result):
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
         ties = f"; {others}" if result.level else ""
         if len(result.objectives) > 1:
@@ -187,7 +187,7 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
 
 def _enough(result: SearchResult, out: Path) -> list[str]:
     """Return sentences that compare the best merge with its agents, and say what to do next."""
-    over, by_mass = result.over_agents, _by_mass(result)
+    over, by_mass = result.over_agents, _is_by_mass(result)
     if len(result.objectives) > 1:
         return []
     if over is None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ramerge import CheckpointError, RecipeError
-from ramerge.cli.flags.read import from_here
+from ramerge.cli.flags.read import absolute_model
 from ramerge.core.formats.registry import by_priority
 from ramerge.core.foundation.errors import OutputWarning
 from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS
@@ -64,7 +64,7 @@ def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
     Args:
         words: one run's folder or hub repository; or at least two checkpoints.
     """
-    checkpoints = _in_run(words[0]) if len(words) == 1 else _in_list(words)
+    checkpoints = _checkpoints_in_run(words[0]) if len(words) == 1 else _listed_checkpoints(words)
     if not checkpoints:
         raise RecipeError(
             f"{words[0]}: holds no checkpoints with a step in their names, such as global_step_10, checkpoint-10 or "
@@ -142,7 +142,7 @@ def agents_of(
     return agents
 
 
-def _in_run(run: str) -> list[RunCheckpoint]:
+def _checkpoints_in_run(run: str) -> list[RunCheckpoint]:
     folder = Path(run).expanduser()
     if not is_remote(run) and folder.is_dir():
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
@@ -191,7 +191,7 @@ def _warn(text: str) -> None:
     warnings.warn(OutputWarning(text), stacklevel=2)
 
 
-def _in_list(words: Sequence[str]) -> list[RunCheckpoint]:
+def _listed_checkpoints(words: Sequence[str]) -> list[RunCheckpoint]:
     checkpoints, places = [], list[str]()
     for place, word in enumerate(words, 1):
         path = Path(word).expanduser()
@@ -201,7 +201,7 @@ def _in_list(words: Sequence[str]) -> list[RunCheckpoint]:
             raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
         step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else last_number(word.rpartition("@")[2])
         places += [word] if step is None else []
-        checkpoints.append(_checkpoint(from_here(word), place if step is None else step))
+        checkpoints.append(_checkpoint(absolute_model(word), place if step is None else step))
     if 0 < len(places) < len(words):
         raise RecipeError(f"{places[0]}: has no step in its name, as others have; rename it, such as to step-100")
     labels = [Path(word).name for word in words]

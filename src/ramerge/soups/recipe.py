@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramerge import RecipeError
-from ramerge.cli.flags.read import from_here
+from ramerge.cli.flags.read import absolute_model
 from ramerge.cli.words import pairs
 from ramerge.sdk.commands import parse_scalar
 from ramerge.sdk.methods import METHODS
@@ -61,7 +61,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
             raise RecipeError("--choose: chooses by scores; give the logs of `ramerge eval` with --scores LOGS")
         names = scores.most_relevant(score_table, flags["choose"])
         checkpoints = [one for one in checkpoints if one.name in names]
-    base = from_here(flags["base"]) if flags["base"] is not None else None
+    base = absolute_model(flags["base"]) if flags["base"] is not None else None
     method = "uniform" if strategy == GREEDY else strategy
     document = Document({"method": method, "agents": agents_of(checkpoints, run_checkpoints, base)})
     for key in ("base", "dtype", "rounding", "shard_size"):

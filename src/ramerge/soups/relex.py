@@ -144,12 +144,12 @@ class Relex(CombinationMethod[RelexParameters]):
         if not straightness or min(straightness)[0] >= STRAIGHT:
             return ""
         return (
-            f"{only(*min(straightness))}: the run does not follow one line, so what relex predicts may be far from it; "
-            "`ramerge soup RUN --base BASE --analyze` shows it by layer"
+            f"{share_phrase(*min(straightness))}: the run does not follow one line, so what relex predicts may be "
+            "far from it; `ramerge soup RUN --base BASE --analyze` shows it by layer"
         )
 
 
-def only(share: float, step: float) -> str:
+def share_phrase(share: float, step: float) -> str:
     """Return the phrase about the checkpoint with the smallest share in the first component."""
     return f"the first component holds only {share:.0%} of the task vector of step {step:g}"
 

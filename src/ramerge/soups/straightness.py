@@ -21,7 +21,7 @@ from ramerge.sdk.passes import Passes, chosen_executor
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document
 from ramerge.sdk.text import dumped
-from ramerge.soups.relex import STRAIGHT, Line, only, shares_of
+from ramerge.soups.relex import STRAIGHT, Line, share_phrase, shares_of
 from ramerge.soups.steps import steps_of
 
 _MOST_ROWS = 60
@@ -88,15 +88,15 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
         layers.setdefault(scope_of(name, "layer"), {})[name] = matrix
     return RunStraightness(
         steps=steps,
-        model=_from_products(parts, steps),
-        layers={name: _from_products(list(each.values()), steps) for name, each in layers.items()},
-        tensors={name: _from_products([matrix], steps) for name, matrix in products.items()},
+        model=_combined_straightness(parts, steps),
+        layers={name: _combined_straightness(list(each.values()), steps) for name, each in layers.items()},
+        tensors={name: _combined_straightness([matrix], steps) for name, matrix in products.items()},
         shares=tuple(shares_of(parts, [Line.of(part, steps) for part in parts], len(steps))),
         warnings=merge_plan.warnings,
     )
 
 
-def _from_products(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
+def _combined_straightness(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
     """Compute the straightness of tensors from the scalar products of their task vectors."""
     if not products:
         return Straightness(0.0, 1.0, 1.0, (0.0,) * len(steps))
@@ -123,7 +123,7 @@ def judgment(result: RunStraightness) -> str:
     doubtful = "the run is not straight, so a checkpoint that relex predicts may be far from it"
     least = min(zip(result.shares, result.steps, strict=True))
     if least[0] < STRAIGHT:
-        return f"{only(*least)}: {doubtful}"
+        return f"{share_phrase(*least)}: {doubtful}"
     if len({round(each, _DIGITS) for each in result.model.coordinates}) < _FEWEST:
         return f"whether the run is straight can be told from {_FEWEST} different checkpoints on"
     share, fit = result.model.share, result.model.fit

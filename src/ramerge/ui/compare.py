@@ -47,12 +47,12 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), gr.skip(), views.command(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.while_active
         if work.state == DONE:
             agents = agents_in(text, desk.roots)
             names = [name for name in models if name != "base" and name not in agents]
             view = demo_view(json.loads(work.output), names)
-            yield views.progress_html(work), view, views.command(work.words), None
+            yield views.progress_html(work), view, views.command_html(work.words), None
 
     tab.select(offer, None, merges, **PRIVATE)
     act(score.click, score_demo, [recipe, merges], outputs, problems, concurrency_limit=None)
@@ -150,14 +150,14 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
         words += ["--endpoint", url] if serve == ask.ENDPOINT else ["--serve", serve]
         work = desk.queue.add(Job("Scores", [*words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), gr.skip(), views.command(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.while_active
         if work.state == DONE:
             view, table_words = _logs(desk, folder, who)
-            yield views.progress_html(work), view, views.command(work.words, table_words), None
+            yield views.progress_html(work), view, views.command_html(work.words, table_words), None
 
     def show(folder: str, who: list[str]) -> tuple[str, str]:
         view, words = _logs(desk, folder, who)
-        return view, views.command(words)
+        return view, views.command_html(words)
 
     recipe = common[0]
     act(start.click, evaluate, [*common, tasks, limit, specialists, logs], outputs, problems, concurrency_limit=None)

@@ -84,7 +84,7 @@ class Desk:
 
     def command(self, words: Sequence[str]) -> str:
         """Return the command line of `job` as HTML."""
-        return views.command([*words, *self.limits])
+        return views.command_html([*words, *self.limits])
 
     def plan(self, recipe: Recipe, *, overwrite: bool = False, public: bool = False, **more: Any) -> Plan:
         """Plan a merge that may run on this page; other keywords are passed to `ramerge.plan`."""

@@ -8,7 +8,7 @@ from functools import partial
 import gradio as gr
 
 from ramerge import RecipeError
-from ramerge.analysis.recommend import by_weights
+from ramerge.analysis.recommend import recommend_by_weights
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
 from ramerge.analysis.report.rows import Values
@@ -85,7 +85,14 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
         if work.figures and work.figures is not live:
             live = work.figures
             views_of_figures = _figures(_so_far(live), [], chosen_agent, measure)
-        yield views.progress_html(work), views.command(work.words), *views_of_figures, choices, *[gr.skip()] * 4, work
+        yield (
+            views.progress_html(work),
+            views.command_html(work.words),
+            *views_of_figures,
+            choices,
+            *[gr.skip()] * 4,
+            work,
+        )
     if work.state != DONE:
         yield views.progress_html(work), *[gr.skip()] * 9, None
         return
@@ -96,7 +103,7 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
     choose = gr.update(visible=bool(keys), value=f"Choose what is recommended: {keys.get('method')}")
     yield (
         views.progress_html(work),
-        views.command(work.words),
+        views.command_html(work.words),
         *views_of_figures,
         choices,
         values,
@@ -148,7 +155,7 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[st
     """Return advice on the merge to try first, as lines and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}
-    advice = by_weights(analysis, document, desk.roots.home)
+    advice = recommend_by_weights(analysis, document, desk.roots.home)
     method = {"method": advice.method, "parameters": advice.parameters, "preset": None}
     return advice.lines, {**method, "rounding": advice.rounding}
 

@@ -161,7 +161,7 @@ def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
         any(job.ended_early for job in jobs),
         any(not (job.queued and job.active) for job in jobs),
     )
-    command = views.command(latest.words) if latest else gr.skip()
+    command = views.command_html(latest.words) if latest else gr.skip()
     return views.progress_html(now), job_list, command, *(gr.update(visible=each) for each in useful)
 
 

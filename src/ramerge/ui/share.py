@@ -63,11 +63,11 @@ def build(desk: Desk, tab: gr.Tab, searched: gr.Textbox | None) -> None:
         place = desk.place(request, name)
         work = desk.queue.add(desk.job("Report", ["report", place]))
         for _ in work.follow():
-            yield views.progress_html(work), gr.skip(), views.command(work.words)
+            yield views.progress_html(work), gr.skip(), views.command_html(work.words)
         if work.state == DONE:
             words = f'href=".{REPORT}?out={quote(place)}" target="_blank" rel="noopener"'
             link = views.block(f"<p><a {words}>Open the report of {views.safe(place)}</a></p>")
-            yield views.progress_html(work), link, views.command(work.words)
+            yield views.progress_html(work), link, views.command_html(work.words)
 
     act(look.click, show, out, [recipe, card], problems)
     act(write.click, report, out, [state, link, command], problems, concurrency_limit=None)
@@ -97,7 +97,7 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
 
     def prepare(name: str, target: str, everyone: bool, replacing: bool, request: gr.Request) -> tuple[object, ...]:
         work = upload_job(desk, desk.place(request, name), target, public=everyone, overwrite=replacing)
-        return work, gr.update(visible=True), f"Upload {name} to {work.title}", views.command(work.words)
+        return work, gr.update(visible=True), f"Upload {name} to {work.title}", views.command_html(work.words)
 
     def send(work: Job) -> Iterator[tuple[object, ...]]:
         desk.queue.add(work)
@@ -191,7 +191,7 @@ def _preview(desk: Desk, name: str, lines: str, *settings: Any) -> tuple[object,
     if not files or not all(files.values()):
         return gr.skip(), ""
     try:
-        return "", views.command(handoff_words(desk, name, lines, *settings))
+        return "", views.command_html(handoff_words(desk, name, lines, *settings))
     except RamergeError as error:
         return views.problems(error.problems), ""
 

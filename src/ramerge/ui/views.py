@@ -77,7 +77,7 @@ def _copyable(label: str, text: Markup) -> str:
     return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{text}</pre></div>')
 
 
-def command(*commands: Sequence[str]) -> str:
+def command_html(*commands: Sequence[str]) -> str:
     """Return command lines as HTML, to copy; a line breaks only between arguments."""
     lines = ([f"<span>{safe(shlex.quote(word))}</span>" for word in ("ramerge", *words)] for words in commands)
     return _copyable("Command line", Markup("\n".join(map(" ".join, lines))))

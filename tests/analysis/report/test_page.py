@@ -12,7 +12,7 @@ import pytest
 from ramerge.analysis.report import write as report
 from ramerge.core.foundation import extras
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 from ramerge.core.foundation.files import write_files
 from ramerge.core.foundation.progress import Progress
 from ramerge.core.foundation.text import one_line
@@ -289,6 +289,6 @@ def test_names_of_agents_name_no_other_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [report.render, lambda values: report.figure_files(values, Path("unused"))])
 def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "vl_convert" else object())
-    text = f"the report needs vl-convert, which is not installed: {install('report')}"
+    text = f"the report needs vl-convert, which is not installed: {install_command('report')}"
     with pytest.raises(RecipeError, match=re.escape(text)):
         write(shipped())

@@ -323,9 +323,9 @@ def test_raylet_dying_at_the_start_is_reported(monkeypatch: pytest.MonkeyPatch, 
 
 def test_errors_of_a_task_say_where(tmp_path: Path) -> None:
     made = [
-        executors._of_node(ramerge.CheckpointError(["x: is torn", "y: too"])),
-        executors._of_node(OSError(5, "Input/output error", "/x")),
-        executors._of_node(ZeroDivisionError("division")),
+        executors._error_of_node(ramerge.CheckpointError(["x: is torn", "y: too"])),
+        executors._error_of_node(OSError(5, "Input/output error", "/x")),
+        executors._error_of_node(ZeroDivisionError("division")),
     ]
     bad, disk, other = pickle.loads(pickle.dumps(made))  # noqa: S301
     assert isinstance(bad, ramerge.CheckpointError)

@@ -51,7 +51,7 @@ def density_bars(analysis: Values) -> Figure:
         x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, most]), axis=_percents()),
         y=_by_agent(names),
         yOffset=alt.YOffset("measure:N", sort=None),
-        tooltip=_tips("agent:N", "measure:N", "share:Q", "elements:Q"),
+        tooltip=_tooltips("agent:N", "measure:N", "share:Q", "elements:Q"),
     )
     colors = _colors("measure", [rows.MOVED_LABEL, rows.CHANGED_LABEL], [BLUE, SKY])
     chart = alt.layer(
@@ -76,7 +76,7 @@ def overlap_bars(analysis: Values) -> Figure:
         x=_share_of_updates(),
         y=_by_agent(names),
         order=alt.Order("others:Q"),
-        tooltip=_tips("agent:N", "label:N", "share:Q", "elements:Q"),
+        tooltip=_tooltips("agent:N", "label:N", "share:Q", "elements:Q"),
     )
     # percentages in the middle of bars that are wide enough
     words = bars.transform_calculate(words="datum.share * width < 28 ? '' : format(datum.share, '.0%')").mark_text()
@@ -126,14 +126,14 @@ def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = ME
         )
         .transform_calculate(value="datum[measure]")
         .encode(
-            x=alt.X("role:N", title=None, scale=alt.Scale(domain=roles), axis=_slanted(-40)),
+            x=alt.X("role:N", title=None, scale=alt.Scale(domain=roles), axis=_slanted_axis(-40)),
             y=alt.Y("layer:O", title="layer", scale=alt.Scale(domain=layers), axis=alt.Axis(labelOverlap=True)),
             color=alt.Color(
                 "value:Q",
                 scale=alt.Scale(scheme="viridis", type="sqrt", zero=True),
                 legend=alt.Legend(format="%", orient="bottom", gradientThickness=8),
             ),
-            tooltip=_tips(
+            tooltip=_tooltips(
                 "layer:N", "role:N", *(f"{each}:Q" for each in MEASURES), "moved:Q", "elements:Q", "tensors:Q"
             ),
         )
@@ -171,7 +171,7 @@ def update_sizes(analysis: Values) -> Figure:
         x=x,
         y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percents()),
         color=_colors("agent", names, AGENT_COLORS, "stroke"),
-        tooltip=_tips("agent:N", "bin:Q", "share:Q", "elements:Q"),
+        tooltip=_tooltips("agent:N", "bin:Q", "share:Q", "elements:Q"),
     )
     boundary = alt.Chart(alt.InlineData(values=[{"middle": -1, "from": first, "words": "half a unit"}]))
     chart = alt.layer(
@@ -197,9 +197,9 @@ def _overlap_matrix(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.matrix(analysis)
     angle = 0 if sum(map(len, names)) < 30 else -40
     squares = _chart_of("rows").encode(
-        x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=_slanted(angle)),
+        x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=_slanted_axis(angle)),
         y=alt.Y("second:N", title=None, scale=alt.Scale(domain=names)),
-        tooltip=_tips(
+        tooltip=_tooltips(
             *("first:N", "second:N", "jaccard:Q", "both:Q", "expected:Q", "times:Q"),
             *("cosine:Q", "sign_agreement:Q", "magnitude_ratio:Q"),
         ),
@@ -265,7 +265,7 @@ def _by_epsilon(
         ),
         y=alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=5)),
         color=_colors("agent", rows.agents_of(analysis), AGENT_COLORS, "stroke"),
-        tooltip=_tips("agent:N", "epsilon:N", f"{field}:Q"),
+        tooltip=_tooltips("agent:N", "epsilon:N", f"{field}:Q"),
     )
     own = [] if analysis["epsilon"] is None else [{"epsilon": rows.epsilon_label(analysis["epsilon"])}]
     own_chart = alt.Chart(alt.InlineData(values=own))
@@ -282,7 +282,7 @@ def _fates(analysis: Values) -> Figure:
         y=_by_agent(names),
         yOffset=alt.YOffset("merge:N", sort=None, scale=alt.Scale(paddingInner=0.15)),
         order=alt.Order("order:Q"),
-        tooltip=_tips("agent:N", "merge:N", "fate:N", "share:Q", "elements:Q", "retained:Q"),
+        tooltip=_tooltips("agent:N", "merge:N", "fate:N", "share:Q", "elements:Q", "retained:Q"),
     )
     colors = _colors("fate", FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
     ends = bars.transform_filter("datum.order == 0").transform_calculate(
@@ -334,7 +334,7 @@ def _chart_of(data: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=data))
 
 
-def _tips(*fields: str) -> list[alt.Tooltip]:
+def _tooltips(*fields: str) -> list[alt.Tooltip]:
     names = [field.partition(":")[0] for field in fields]
     return [
         alt.Tooltip(field, title=TITLES.get(name, name), format=_FORMATS.get(name, alt.Undefined))
@@ -342,7 +342,7 @@ def _tips(*fields: str) -> list[alt.Tooltip]:
     ]
 
 
-def _slanted(angle: float) -> alt.Axis:
+def _slanted_axis(angle: float) -> alt.Axis:
     return alt.Axis(orient="top", labelAngle=angle, labelOverlap=False)
 
 

@@ -23,7 +23,7 @@ _SETTING = "KEY=VALUE, such as --set parameters.r=0.05"
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
     """Return the document that rewrites one model, from the arguments of `convert`."""
-    document = document_of(from_here(model), "MODEL")
+    document = document_of(absolute_model(model), "MODEL")
     keys = [key for key, _ in pairs("--set", options["settings"], _SETTING)]
     check_conversion(keys, "--set ", has_base=options.get("base") is not None)
     _set_stated(document, options, "base", "dtype", "rounding", "shard_size")
@@ -38,7 +38,7 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
         RecipeError: the arguments contradict each other, or the recipe cannot be read.
     """
     if len(paths) > 1:
-        raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}{_as_flags(paths)}")
+        raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}{_flags_advice(paths)}")
     if not paths and not _names_models(options):
         raise RecipeError("give a recipe's path, or --base and --agent")
     document = Document({})
@@ -64,7 +64,7 @@ def _document(path: str, options: Mapping[str, Any]) -> Document:
             raise RecipeError(f"{path}: no such recipe, and no such folder of a model{near_file(Path(path))}")
         return read_document(path)
     of_several = options["base"] is not None or options.get("method") is not None
-    return document_of(from_here(path), "MODEL", None if of_several else "passthrough")
+    return document_of(absolute_model(path), "MODEL", None if of_several else "passthrough")
 
 
 def read_inputs(
@@ -89,7 +89,7 @@ def read_inputs(
         )
     if len(paths) > 2:
         text = f"at most one recipe and one output folder are expected, got {', '.join(paths)}"
-        raise RecipeError(text + _as_flags(paths))
+        raise RecipeError(text + _flags_advice(paths))
     if len(paths) == 2 and _is_recipe(paths[1]) and not (_is_recipe(paths[0]) or _is_model(paths[0])):
         raise RecipeError(f"{paths[1]}: the recipe comes first, and then the output folder: {paths[1]} {paths[0]}")
     by_flags = _names_models(options)
@@ -114,7 +114,7 @@ def read_inputs(
     return _with_flags(document, options), rest[0] if rest else None
 
 
-def _as_flags(paths: Sequence[str]) -> str:
+def _flags_advice(paths: Sequence[str]) -> str:
     """Return advice with flags for models whose folders were given as positional arguments."""
     base, *agents = [path for path in paths if _is_model(path)] or [""]
     words = " ".join(f"--agent {Path(path).name}={path}" for path in agents)
@@ -139,7 +139,7 @@ def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
     _set_stated(document, options, "base", "preset", "dtype", "rounding", "shard_size")
     agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
-        document.set(("agents", name), from_here(model), f"--agent {name}")
+        document.set(("agents", name), absolute_model(model), f"--agent {name}")
     agent_names = list(document.agents)  # none in the form of another program, which is translated when it is opened
     for key, example in [(side.key, f"./{side.key}/code") for side in SIDE_INPUTS] + [("prompts", "code.jsonl")]:
         flag = f"--{key}"
@@ -149,7 +149,7 @@ def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
             raise RecipeError(f"{flag} {name}: {unknown('agent', name, agent_names)}" for name in wrong)
         for name, path in paths.items():
             place = ("prompts", name) if key == "prompts" else ("agents", name, key)
-            document.set(place, from_here(path), f"{flag} {name}")
+            document.set(place, absolute_model(path), f"{flag} {name}")
     _set_keys(document, options)
     return document
 
@@ -170,11 +170,11 @@ def _set_keys(document: Document, options: Mapping[str, Any]) -> None:
 def _set_stated(document: Document, options: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if options.get(key) is not None:
-            value = from_here(options[key]) if key == "base" else options[key]
+            value = absolute_model(options[key]) if key == "base" else options[key]
             document.set((key,), value, f"--{key.replace('_', '-')}")
 
 
-def from_here(model: str) -> str:
+def absolute_model(model: str) -> str:
     """Make a model's path from a flag absolute, so that it does not depend on the recipe's folder.
 
     Other names, such as hub ids, stay as they are.

@@ -55,11 +55,11 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
     if method and values.get("method") is not None:
         words += ["--method", str(values["method"])]
     if values.get("base") is not None:
-        words += ["--base", _from_here(values["base"], recipe.folder, start)]
+        words += ["--base", _short_model(values["base"], recipe.folder, start)]
     agents = {name: _model(agent, recipe.folder, start) for name, agent in values["agents"].items()}
     plain = all(isinstance(model, str) for model in agents.values())
     if not plain or any("=" in name for name in agents):  # which --agent takes for the end of the name
-        words += ["--set", f"agents={_as_yaml(agents)}"]
+        words += ["--set", f"agents={_text_for_set(agents)}"]
     else:
         words += [word for name, model in agents.items() for word in ("--agent", f"{name}={model}")]
     for name, path in (values.get("prompts") or {}).items() if prompts else ():
@@ -70,21 +70,21 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
             for name, agent in values["agents"].items()
             for side in SIDE_INPUTS
             if isinstance(agent, Mapping) and agent.get(side.key)
-            for word in (f"--{side.key}", f"{name}={_from_here(agent[side.key], recipe.folder, start)}")
+            for word in (f"--{side.key}", f"{name}={_short_model(agent[side.key], recipe.folder, start)}")
         ]
         if values.get("preset") is not None:
             words += ["--preset", str(values["preset"])]
         for name, value in (values.get("parameters") or {}).items():
-            words += ["--set", f"parameters.{name}={_as_yaml(value)}"]
-    if rules := values.get("rules") if method else _of_any_method(values.get("rules") or []):
-        words += ["--set", f"rules={_as_yaml(rules)}"]
+            words += ["--set", f"parameters.{name}={_text_for_set(value)}"]
+    if rules := values.get("rules") if method else _without_parameters(values.get("rules") or []):
+        words += ["--set", f"rules={_text_for_set(rules)}"]
     for key in _KEYS:
         if values.get(key) is not None:
-            words += ["--set", f"{key}={_as_yaml(values[key])}"]
+            words += ["--set", f"{key}={_text_for_set(values[key])}"]
     return words
 
 
-def _of_any_method(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_parameters(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove the parameters of rules. Such a rule stays only if it keeps its tensors from later rules."""
     left = [{**rule, "parameters": {}} if rule.get("parameters") else rule for rule in rules]
     while left and left[-1].get("parameters") == {} and "dtype" not in left[-1]:
@@ -99,13 +99,13 @@ def _model(agent: Any, folder: Path, start: Path | None) -> object:
         return {"soup": {**agent["soup"], "agents": members}}
     if isinstance(agent, Mapping) and agent.get("over"):
         deltas = [agent["delta"]] if isinstance(agent["delta"], str) else agent["delta"]
-        return {**agent, "delta": [_from_here(part, folder, start) for part in deltas]}
+        return {**agent, "delta": [_short_model(part, folder, start) for part in deltas]}
     model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
     parts = [model] if isinstance(model, str) else model
-    return "+".join(_from_here(part, folder, start) for part in parts)
+    return "+".join(_short_model(part, folder, start) for part in parts)
 
 
-def _from_here(model: str, folder: Path, start: Path | None) -> str:
+def _short_model(model: str, folder: Path, start: Path | None) -> str:
     """Return a model's name so that it is valid in the working folder: paths in a recipe start at its folder."""
     return "+".join(_short_path(part.path, start) if part.path else part.written for part in parts_of(model, folder))
 
@@ -117,7 +117,7 @@ def _short_path(path: Path, start: Path | None) -> str:
     return f"./{inner}" if inner.startswith("-") else inner
 
 
-def _as_yaml(value: object) -> str:
+def _text_for_set(value: object) -> str:
     """Return the text that `--set` parses as the value."""
     if isinstance(value, str) and stays_text(value):
         return value

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from ramerge.core.engine.executors.executor import in_runs
+from ramerge.core.engine.executors.executor import group_into_runs
 from ramerge.core.engine.operators import Operators
 from ramerge.core.engine.result_codec import BlockResult, Results
 from ramerge.core.engine.worker import Compiling, Message, Sink, Task, Worker
@@ -119,7 +119,7 @@ class MergePass(PlanPass):
         self.sink.close()
 
 
-def in_order(
+def runs_in_file_order(
     plan: MergePlan, tensors: Sequence[int] | Mapping[int, object], before: int, *, apart: bool = False
 ) -> tuple[Run, ...]:
     """Return runs of blocks of tensors in the order of the output's files, reversed in every second pass.
@@ -150,12 +150,12 @@ def in_order(
     runs = tuple(
         tuple((block,) for block in run)
         for _, of_operator in groupby(blocks, operator)
-        for run in in_runs(of_operator, share, in_bytes)
+        for run in group_into_runs(of_operator, share, in_bytes)
     )
     return runs[::-1] if before % 2 else runs
 
 
-def in_turn(runs: Iterable[T], operator: Callable[[T], Hashable], count: int) -> Iterator[T]:
+def interleave_operators(runs: Iterable[T], operator: Callable[[T], Hashable], count: int) -> Iterator[T]:
     """Yield runs of `count` operators in turn, so that workers compute different operators instead of waiting for one.
 
     Runs without an operator keep their order.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ramerge.core.engine.executors.executor import Executor, Processed
 from ramerge.core.engine.journal import Journal, PassJournal
 from ramerge.core.engine.operators import Operators
-from ramerge.core.engine.passes import CountPass, MergePass, PlanPass, in_order, in_turn
+from ramerge.core.engine.passes import CountPass, MergePass, PlanPass, interleave_operators, runs_in_file_order
 from ramerge.core.engine.result_codec import BlockResult, ResultCodec, Results, blank
 from ramerge.core.engine.tally import NonFinite, PassTally
 from ramerge.core.engine.worker import Sink, Task
@@ -84,7 +84,7 @@ class Passes:
         rounds = self.plan.counts.rounds
         for number, statistics_by_tensor in enumerate(rounds):
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
-            batches = in_order(self.plan, statistics_by_tensor, len(rounds) - number)
+            batches = runs_in_file_order(self.plan, statistics_by_tensor, len(rounds) - number)
             counting = CountPass(
                 self.plan,
                 self.files,
@@ -99,7 +99,7 @@ class Passes:
     def merge(self, sink: Sink) -> None:
         """Run the merging pass, which also counts some statistics; `sink` takes the merged bytes."""
         plan, (tasks, on_the_way) = self.plan, tasks_of(self.plan, self.results)
-        batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
+        batches = runs_in_file_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
         merging = MergePass(plan, self.files, "merging", batches, on_the_way, tasks, sink, operators=self.operators)
         self.run(merging, self.results, sink)
 
@@ -124,16 +124,18 @@ class Passes:
             journal.open_pass(runs, ResultCodec(self.plan, work.counted)) if journal is not None else PassJournal(runs)
         )
         for result in pass_journal.earlier():
-            _take(result, tally, sink)
+            _take_result(result, tally, sink)
         remaining, tensors = pass_journal.remaining(), self.plan.tensors
         if sink is None or not sink.in_order:  # the blocks of a run share an operator, if they have any
             workers = self.plan.resources.workers
-            remaining = list(in_turn(remaining, lambda run: tensors[run[0][1][0].tensor].recorded, workers))
+            remaining = list(
+                interleave_operators(remaining, lambda run: tensors[run[0][1][0].tensor].recorded, workers)
+            )
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
         with closing(self._executor.run(work, remaining, pass_journal)) as events, _no_longer_waiting(sink):
             for event in events:
                 if isinstance(event, Processed):
-                    _take(event.result, tally, sink)
+                    _take_result(event.result, tally, sink)
                     watch(event.result)
                 else:
                     tally.report(event)
@@ -157,7 +159,7 @@ def _no_longer_waiting(sink: Sink | None) -> Iterator[None]:
         raise
 
 
-def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
+def _take_result(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
     tally.take(result)
     if sink is not None:
         sink.advance(result.block)

@@ -136,7 +136,7 @@ class AgentStatistics(Displayed):
         return {"model": self.model, **_finite(self.values)}
 
 
-def _with_values(agents: object) -> object:
+def _agent_fields(agents: object) -> object:
     """Turn the entries of `agents` in the file into fields of `AgentStatistics`; anything malformed stays unchanged."""
     if not isinstance(agents, Mapping):
         return agents
@@ -204,7 +204,7 @@ class Record(Displayed):
     rounding: str = "nearest"
     rounding_seed: int | None = None
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    agents: Annotated[Mapping[str, AgentStatistics], BeforeValidator(_with_values)]
+    agents: Annotated[Mapping[str, AgentStatistics], BeforeValidator(_agent_fields)]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
     tensors: int
     merged_tensors: int

@@ -431,7 +431,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         text = (
             f"where {names[likely - 1]} differs from the base, the other agents have the values of {names[likely - 1]}"
         )
-        yield SwappedBase(_of_base(plan, f"{text}; {_swap_question(names[likely - 1])}"))
+        yield SwappedBase(_base_message(plan, f"{text}; {_swap_question(names[likely - 1])}"))
     elif (
         cosines[0] > _PARTLY
         and cosines[straight] < _APART
@@ -444,7 +444,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         name = names[straight - 1]
         text = f"measured from the base, the other models moved in a common direction (mean cosine {cosines[0]:.2f}); "
         text += f"measured from {name}, in different ones ({decimals(cosines[straight], 2)}); "
-        text = _of_base(plan, f"{text}{_swap_question(name)}")
+        text = _base_message(plan, f"{text}{_swap_question(name)}")
         yield SwappedBase(text) if sample.carriers[apart[1:]].min() > ENOUGH else text
     elif alike:
         evidence = f"mean cosine of task vectors {cosines[0]:.2f}" if common else "they share most values that it lacks"
@@ -452,12 +452,12 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
             f"the agents differ from the base in the same way, and little from each other ({evidence}); unless they are"
         )
         text += " checkpoints of one run, the base is probably wrong, or swapped with an agent"
-        yield _of_base(plan, text)
+        yield _base_message(plan, text)
 
 
 def _swap_question(agent: str) -> str:
     return f"are {agent} and the base swapped, or were the others trained from {agent}?"
 
 
-def _of_base(plan: MergePlan, text: str) -> str:
+def _base_message(plan: MergePlan, text: str) -> str:
     return plan.recipe.document.where(key_of(BASE), f"{plan.inputs.base.location}: {text}")

@@ -129,9 +129,9 @@ class PassTally:
         self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._start = time.monotonic()
         _LOG.debug("%s: begins, %d bytes", self._label, self._total)
-        self._show()
+        self._report_progress()
 
-    def _show(self) -> None:
+    def _report_progress(self) -> None:
         self._listen(Progress(self._label, self.done_bytes, self._total))
 
     def take(self, result: BlockResult) -> None:
@@ -142,7 +142,7 @@ class PassTally:
         if result.rounding is not None:
             self.rounding += result.rounding
         self.done_bytes += result.bytes_read
-        self._show()
+        self._report_progress()
 
     def report(self, message: Message) -> None:
         """Handle a message that a worker sends during a block: a warning, or progress of a kernel's compilation."""

@@ -61,7 +61,7 @@ class UploadedShards(Shards):
         behind = bisect_left(self._lasts, tensor) - _AHEAD
         if behind > 0:
             self._upload_events[self._order[behind - 1]].wait()
-        self._raise()
+        self._raise_failure()
         super().write(point, tensor, part, start, data)
 
     def advance(self, block: Block) -> None:
@@ -70,14 +70,14 @@ class UploadedShards(Shards):
             self._missing[shard] -= block.stop - block.start
             assert self._missing[shard] >= 0, "what was done again may have been uploaded"
         self._note_complete(self._shards[block.tensor])
-        self._raise()
+        self._raise_failure()
 
     def _note_complete(self, shards: Iterable[str]) -> None:
         for shard in shards:
             if not self._missing[shard]:
                 self._merge_events[shard].set()
 
-    def _raise(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -88,16 +88,16 @@ class UploadedShards(Shards):
             self._uploader.join(0.1)  # short waits, so that signals are handled
             nbytes = sum(self._sizes[shard] for shard, event in self._upload_events.items() if event.is_set())
             listen(Progress("uploading", points * nbytes, points * sum(self._sizes.values())))
-        self._raise()
+        self._raise_failure()
         return super().finish()
 
     def close(self) -> None:
         """Stop after the current upload, and close the files."""
-        self._end(RuntimeError("the pass has ended"))
+        self._fail(RuntimeError("the pass has ended"))
         self._uploader.join(_PARTING_SECONDS)
         super().close()
 
-    def _end(self, failure: BaseException) -> None:
+    def _fail(self, failure: BaseException) -> None:
         self._failure = self._failure or failure
         for event in (*self._merge_events.values(), *self._upload_events.values()):
             event.set()
@@ -115,4 +115,4 @@ class UploadedShards(Shards):
                         self._staging.upload(name)
                 self._upload_events[shard].set()
         except BaseException as failure:
-            self._end(failure)
+            self._fail(failure)

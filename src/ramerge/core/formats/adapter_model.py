@@ -148,7 +148,7 @@ class AdaptedModel:
             )
         for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
             with self._about(key):
-                self._replace(key, tensor)
+                self._replace_tensor(key, tensor)
         pairs_of_modules: dict[str, list[Pair]] = {}
         empty = [
             name
@@ -176,7 +176,7 @@ class AdaptedModel:
         experts: dict[Projection, dict[int | None, Pair]] = {}
         for module, pairs in pairs_of_modules.items():
             with self._about(module):
-                if targets := self._targets(module):
+                if targets := self._targeted_names(module):
                     self._add_to_parameters(module, pairs, targets)
                     continue
                 of_experts = projection_of(module) if self._base_name(f"{module}.weight") is None else None
@@ -232,7 +232,7 @@ class AdaptedModel:
     def _is_in_base(self, module: str) -> bool:
         """Whether the base has the target of a module."""
         plain = module.replace(".base_layer", "")
-        if self._base_name(f"{plain}.weight") or self._base_name(plain) or self._targets(plain):
+        if self._base_name(f"{plain}.weight") or self._base_name(plain) or self._targeted_names(plain):
             return True
         projection = projection_of(plain)
         with self._about(module):
@@ -311,7 +311,7 @@ class AdaptedModel:
 
     # --- what replaces -----------------------------------------------------------------------------------------------
 
-    def _replace(self, key: str, tensor: Tensor) -> None:
+    def _replace_tensor(self, key: str, tensor: Tensor) -> None:
         plain = _plain_name(tensor)
         name = self._base_name(plain) or plain
         together = self._trained_with(name) if self._is_trained(tensor) else self._tied_names(name)
@@ -471,7 +471,7 @@ class AdaptedModel:
 
     # --- parameters by name ------------------------------------------------------------------------------------------
 
-    def _targets(self, module: str) -> list[str]:
+    def _targeted_names(self, module: str) -> list[str]:
         paths = [name.rpartition(".") for name in self.settings.target_parameters]
         names = {last for start, _, last in paths if f".{module}".endswith(f".{start}" if start else "")}
         return sorted(
@@ -641,7 +641,7 @@ class AdaptedModel:
         kind = _EXPERTS.get(name)
         if kind is None or (kind == "gate_up" and interleaves_gates(self.base.config)):
             return None
-        places = self.experts.of_each(module, kind)
+        places = self.experts.separate_places(module, kind)
         heights: dict[int | None, int] = {}
         for place in places:
             heights[place.expert] = place.row + place.shape[0]

@@ -64,12 +64,12 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     """Read the positions of pieces from `.metadata`, and check that the pieces form whole tensors."""
     shards = list(_shards(folder))
     if shards:
-        contents = _in_safetensors(folder, shards, opening)
-        return _with_last_ranks(folder, contents.contents(_beside_of(folder), opening))
+        contents = _read_safetensors(folder, shards, opening)
+        return _with_rank_warning(folder, contents.contents(_beside_of(folder), opening))
     with uncollected():
         metadata = read_metadata(folder)
         model, notes = _model(folder, metadata)
-        contents = in_distcp(folder, metadata, model, opening)
+        contents = read_distcp(folder, metadata, model, opening)
         contents.notes += notes
     return contents.contents(_beside_of(folder), opening)
 
@@ -200,7 +200,7 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescrip
     return tensors, (f"{folder}: left out as the trainer's state: {few_quoted(others)}",) if others else ()
 
 
-def in_distcp(
+def read_distcp(
     folder: Path, metadata: DcpMetadata, tensors: Mapping[str, TensorDescription], opening: Opening
 ) -> ShardedModel:
     """Read the requested tensors from `*.distcp` files, under the requested names."""
@@ -254,7 +254,7 @@ def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
 # --- shards in safetensors files -------------------------------------------------------------------------------------
 
 
-def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
+def _read_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
     """Read files of `HuggingFaceStorageWriter`. They do not state shapes, which follow from the ends of pieces."""
     opening.check_files(folder, names, in_index=False)
     model = ShardedModel(folder, identify(folder / name for name in names))
@@ -302,7 +302,7 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
     return len(pieces) < ranks and bool(first.tensor.shape) and first.tensor.shape[dim] >= ranks
 
 
-def _with_last_ranks(folder: Path, contents: Contents) -> Contents:
+def _with_rank_warning(folder: Path, contents: Contents) -> Contents:
     """Return the contents, with a warning if files of the last ranks may be missing, which file names do not show."""
     counts = [text.get("vocab_size") for text in text_configs(contents.config)]
     tokens = next((count for count in counts if type(count) is int), None)

@@ -61,9 +61,9 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
         files = {**identify(folder / name for name in (*optimizer, *model)), **about.files}
         with uncollected():
-            parts = _of_all(_Part.read, (folder / name for name in optimizer))
+            parts = _read_all(_Part.read, (folder / name for name in optimizer))
             _check_world(parts, model)
-            states = _of_all(partial(_State.read, stage=parts[0].stage), (folder / name for name in model))
+            states = _read_all(partial(_State.read, stage=parts[0].stage), (folder / name for name in model))
             tensors = _tensors(parts, states)
     except RefusedError as error:
         # DeepSpeed puts its script into every checkpoint
@@ -79,7 +79,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     return Contents(untied, files, about.config, about.metadata_folder, notes=(note, *about.notes, *ties))
 
 
-def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]:
+def _read_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]:
     results, problems = list[_Read](), list[str]()
     for path in paths:
         with collect(problems):
@@ -294,7 +294,7 @@ def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tens
     whole = chain(
         ((name, tensor_of("", view)) for name, view in first.whole.items()),
         _frozen_tensors(states),
-        _of_stage_3(parts, first) if parts[0].stage == 3 else _of_stage_2(parts, first),
+        _stage_3_parameters(parts, first) if parts[0].stage == 3 else _stage_2_parameters(parts, first),
     )
     tensors: dict[str, Tensor] = {}
     problems = []
@@ -320,7 +320,7 @@ def _concatenation(tensors: Sequence[Tensor]) -> Tensor:
     return stack("", nonempty) if len(nonempty) > 1 else nonempty[0]
 
 
-def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
+def _stage_2_parameters(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
     """Yield parameters that are stored one after another, possibly across partitions; the last may be shorter."""
     first = parts[0]
     paddings = first.paddings or tuple((0,) * len(group) for group in state.groups)
@@ -342,7 +342,7 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
             offset += prod(shape) + padding
 
 
-def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
+def _stage_3_parameters(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
     """Yield parameters that are split across all ranks. The parts of a rank are contiguous, through all groups."""
     flats = [_concatenation(part.groups) for part in parts if part.groups]
     shapes = {name: shape for group in state.groups for name, shape in group.items()}

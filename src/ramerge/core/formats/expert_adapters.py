@@ -124,9 +124,9 @@ class BaseExperts:
         if kind in ("gate", "up") and (name := self.base_name(f"{stem}.gate_up_proj")) is not None:
             shape = self.tensors[name].shape
             return [ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))] if len(shape) == 3 else []
-        return self.of_each(stem, kind)
+        return self.separate_places(stem, kind)
 
-    def of_each(self, stem: str, kind: str) -> list[ExpertPlace]:
+    def separate_places(self, stem: str, kind: str) -> list[ExpertPlace]:
         """Return the positions of a projection that is stored separately for each expert; empty if it is not."""
         for parts in _EACH[kind]:
             first = [self.base_name(f"{stem}.0.{part}.weight") for part in parts]

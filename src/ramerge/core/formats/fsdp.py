@@ -44,7 +44,7 @@ def _shards(folder: Location) -> dict[tuple[int, int], str]:
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
     """Read the positions of shards from every rank, and check that the shards form whole tensors."""
-    files = _of_one_world(folder)
+    files = _shards_by_rank(folder)
     inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
     opening.check_files(folder, names, in_index=False)
@@ -83,7 +83,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     return model.contents(inner if inner.is_dir() else folder, opening)
 
 
-def _of_one_world(folder: Path) -> list[str]:
+def _shards_by_rank(folder: Path) -> list[str]:
     """Return the names of the shards in the order of ranks; raise for missing ranks and for several world sizes."""
     shards = _shards(folder)
     sizes = sorted({size for size, _ in shards})

@@ -268,7 +268,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         metadata = dcp.read_metadata(folder, modules=("megatron",))
         model_tensors = {tensor.key: tensor for tensor in metadata.tensors if not _NO_MODEL.search(tensor.key)}
         sizes, known_tensors = _layout_of(folder, about.metadata_folder, about.config, model_tensors)
-        model = dcp.in_distcp(folder, metadata, model_tensors, opening)
+        model = dcp.read_distcp(folder, metadata, model_tensors, opening)
         tensors: dict[str, Tensor] = {}
         for tensor in model.tensors:
             try:

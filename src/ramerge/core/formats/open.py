@@ -65,7 +65,7 @@ def open_checkpoint(
         raise CheckpointError(_no_weights(directory))
     if len(contents.tensors) > _MOST_TENSORS:
         raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
-    if not format.needs_base and (text := unread.by_names(directory, contents.tensors)) is not None:
+    if not format.needs_base and (text := unread.advice_by_names(directory, contents.tensors)) is not None:
         raise CheckpointError(text)
     contents, quantized = decode(directory, contents, ignore=ignore_quantization)
     return Checkpoint(
@@ -201,7 +201,7 @@ def not_a_directory(directory: Location) -> str:
     return access(directory).absence()
 
 
-def _by_number(folder: Location) -> list[tuple[bool, int, str]]:
+def _step_order(folder: Location) -> list[tuple[bool, int, str]]:
     """Sort key for a run's folders by step: `checkpoint-1000` comes after `checkpoint-200`, and both after others."""
     matches = [(name, re.search(r"[0-9]{1,18}$", name)) for name in PurePosixPath(str(folder)).parts]
     return [(match is not None, int(match[0]) if match else 0, name) for name, match in matches]
@@ -212,7 +212,7 @@ def _inner_models(directory: Location) -> list[Location]:
     for depth in range(1, _MOST_LEVELS + 1):
         places = {path.parent for pattern in _WEIGHTS for path in directory.glob(f"{'*/' * depth}{pattern}")}
         inside = [place for place in places if not access(place).leads_outside(directory)]
-        some = sorted(inside, key=_by_number)[-_MOST_PLACES:]
+        some = sorted(inside, key=_step_order)[-_MOST_PLACES:]
         if models := [place for place in some if any(format.find(place) == place for format in by_priority())]:
             return models
     return []

@@ -153,7 +153,7 @@ def open_files(
         )
         notes, warnings = (notes, (*warnings, text)) if opening.base is not None else ((*notes, text), warnings)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
-    whole = _whole_without(folder, naming) if index is not None else ""
+    whole = _advice_to_remove_index(folder, naming) if index is not None else ""
     if whole and not all((folder / name).exists() for name in files):
         raise CheckpointError(f"{folder / naming.index}: names files that are not there; {whole}")
     opening.check_files(folder, files, in_index=index is not None)
@@ -236,7 +236,7 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
     return True
 
 
-def _whole_without(folder: Location, naming: Naming) -> str:
+def _advice_to_remove_index(folder: Location, naming: Naming) -> str:
     """Return advice to remove an index if the files are complete by their numbers; otherwise empty."""
     names = naming.files_in(folder)
     totals = {match[2] for name in names if (match := _OF.search(name))}
@@ -266,7 +266,7 @@ def _incomplete(
                 "save; "
                 "remove the index to read all files, or save the model again"
             )
-        elif whole := _whole_without(folder, naming):
+        elif whole := _advice_to_remove_index(folder, naming):
             yield f"{folder / naming.index}: names files that are not in the folder; {whole}"
         else:
             yield (
@@ -319,7 +319,7 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
             yield list(islice(absent, MOST_NAMES)), count
 
 
-def by_numbers(files: Sequence[File], stem: str) -> dict[str, File]:
+def with_usual_names(files: Sequence[File], stem: str) -> dict[str, File]:
     """Return files under the usual names of safetensors files: a single name or a series."""
     if len(files) == 1:
         return {f"{stem}.safetensors": files[0]}
@@ -328,4 +328,4 @@ def by_numbers(files: Sequence[File], stem: str) -> dict[str, File]:
 
 def renumbered(files: Mapping[str, File]) -> Mapping[str, File]:
     """Return files by name, renumbered if their numbers have gaps because some were left out."""
-    return by_numbers(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files
+    return with_usual_names(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files

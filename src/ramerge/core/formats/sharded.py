@@ -86,13 +86,13 @@ def part_of(value: object) -> ShardedPart:
     if isinstance(value, View):
         return ShardedPart(value.shape, value.dtype, (((0,) * len(value.shape), value),))
     if isinstance(value, Stub) and value.path.endswith(".DTensor"):
-        return _of_dtensor(value)
+        return _dtensor_part(value)
     if isinstance(value, Stub) and value.path == SHARDED_TENSOR:
-        return _of_sharded_tensor(value)
+        return _sharded_tensor_part(value)
     raise RefusedError(f"is a {type(value).__name__}, not a tensor")
 
 
-def _of_dtensor(stub: Stub) -> ShardedPart:
+def _dtensor_part(stub: Stub) -> ShardedPart:
     local, mesh = stub.get("_local_tensor"), stub.get("_spec", "mesh")
     meta, placements = stub.get("_spec", "tensor_meta"), stub.get("_spec", "placements")
     if not (
@@ -149,7 +149,7 @@ def _ranks(mesh: Stub) -> tuple[int, ...]:
     raise RefusedError("is a DTensor whose mesh has no shape")
 
 
-def _of_sharded_tensor(stub: Stub) -> ShardedPart:
+def _sharded_tensor_part(stub: Stub) -> ShardedPart:
     state = stub.state if isinstance(stub.state, tuple) and len(stub.state) >= 2 else ((), None)
     shards, metadata = state[:2]
     properties = metadata.get("tensor_properties") if isinstance(metadata, Stub) else None

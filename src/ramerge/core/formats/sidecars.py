@@ -157,7 +157,7 @@ def named_files(companions: Mapping[str, Location]) -> dict[str, list[str]]:
     """
     files_by_name: dict[str, list[str]] = {}
     for name, path in companions.items():
-        if not _fits(name, _NAMING_FILES) or not path.is_file():
+        if not _matches(name, _NAMING_FILES) or not path.is_file():
             continue
         with suppress(CheckpointError):
             config = read_json(path)
@@ -187,7 +187,7 @@ def processor_files(directory: Location) -> dict[str, Location]:
 
 def is_weights(name: str) -> bool:
     """Whether a file's relative name is that of a weight file."""
-    return _fits(PurePosixPath(name).name, _WEIGHTS)
+    return _matches(PurePosixPath(name).name, _WEIGHTS)
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
@@ -204,13 +204,13 @@ def _companions_and_others(
         name
         for name in paths
         if any(part.startswith(".") for part in name.parts)
-        or any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
-        or _fits(name.name, _NOT_COMPANIONS)
+        or any(_matches(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
+        or _matches(name.name, _NOT_COMPANIONS)
     }
     paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
     modules = _modules_of(directory)
     states = _states_in(directory, paths, read)
-    weights = {name for name in paths if _fits(name.name, _WEIGHTS)} - states
+    weights = {name for name in paths if _matches(name.name, _WEIGHTS)} - states
     others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
     own = {name for name in weights if name.parts[0] in modules}
     # files that belong to other weights in the folder than those that are read
@@ -237,7 +237,7 @@ def _companions_and_others(
         elif path.is_symlink() and path.is_dir():  # linked folders are not searched
             left[f"{name}/"] = None
         elif not path.is_file():
-            if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
+            if not path.is_dir() or _matches(name.name, _NAMES_OF_FILES):
                 problems.append(f"{path}: is not a regular file; put the file in its place, or remove it")
         elif not access(path).is_readable():
             problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
@@ -248,7 +248,7 @@ def _companions_and_others(
                 elif (
                     name in states
                     or name.parts[0] in modules
-                    or _fits(name.name, _NAMES_OF_FILES)
+                    or _matches(name.name, _NAMES_OF_FILES)
                     or is_tokenizer(str(name))
                 ):
                     problems.append(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
@@ -272,7 +272,7 @@ def _states_in(
     return {name for name in states & paths.keys() if paths[name] not in read}
 
 
-def _fits(name: str, patterns: Iterable[str]) -> bool:
+def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
@@ -300,7 +300,7 @@ def _is_pointer(path: Location) -> bool:
 
 def is_tokenizer(name: str) -> bool:
     """Whether `companions: AGENT` takes the file with this relative name from the agent."""
-    return _fits(name, _TOKENIZER_FILES)
+    return _matches(name, _TOKENIZER_FILES)
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:

@@ -106,7 +106,7 @@ def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
     )
 
 
-def by_names(folder: Location, names: Iterable[str]) -> str | None:
+def advice_by_names(folder: Location, names: Iterable[str]) -> str | None:
     """Return advice if tensors of these names are not a plain model; otherwise None."""
     names = list(names)
     return unmerged_adapters(folder, names) or fsdp_of_megatron(folder, names)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ def choose_device(text: str, dtype: str = "float32") -> torch.device:
     try:
         import torch
     except ImportError as error:
-        raise RecipeError(f"device: {text} needs torch; install it with `{install('torch')}`") from error
+        raise RecipeError(f"device: {text} needs torch; install it with `{install_command('torch')}`") from error
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if text == "auto":
         text = "cuda" if cuda else "mps" if mps and dtype != "float64" else "cpu"

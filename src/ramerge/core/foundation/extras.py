@@ -19,7 +19,7 @@ EVALUATION = "pip install . ./packages/ramerge-eval"
 """The command that installs ramerge-eval from a checkout; once both are published, the extra `eval` installs it."""
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the command that installs an extra, such as `report`, from the source of this installation.
 
     If the checkout or wheel is gone, the command names the extra's libraries instead.
@@ -63,7 +63,7 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
     lacking = [name.replace("_", "-") for names in absent.values() for name in names]
     if not lacking:
         return []
-    command = install(",".join(extra for extra, names in absent.items() if names))
+    command = install_command(",".join(extra for extra, names in absent.items() if names))
     are = "is" if len(lacking) == 1 else "are"
     return [f"{who} {enumerated(lacking)}, which {are} not installed: {command}"]
 

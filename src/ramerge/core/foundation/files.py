@@ -99,14 +99,14 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
                 with suppress(OSError):
                     if is_at(hidden_beside(other, "partial"), descriptor):
                         hidden_beside(other, "partial").unlink()
-            _remove(new_folders)
-            raise _failure(path, hidden_beside(path, "partial"), error) from error
+            _remove_empty(new_folders)
+            raise _write_error(path, hidden_beside(path, "partial"), error) from error
         finally:
             for _, descriptor in partial_files:
                 os.close(descriptor)
 
 
-def _remove(folders: Iterable[Path]) -> None:
+def _remove_empty(folders: Iterable[Path]) -> None:
     """Remove the folders that are empty, innermost first."""
     for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
         with suppress(OSError):
@@ -186,7 +186,10 @@ def _is_foreign(status: os.stat_result, folder: Path) -> bool:
 
 
 def _new_file_status(folder: Path) -> os.stat_result:
-    """Return the status of a new private file, because some file systems show another owner, or all permissions."""
+    """Return the status of a new private file in a folder, for comparison with a file's owner and permissions.
+
+    Some file systems show the same owner, or all permissions, for every file.
+    """
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno())
 
@@ -243,7 +246,7 @@ def check_state(*paths: Path) -> None:
             )
 
 
-def read_state(path: Path, most: int) -> bytes:
+def read_regular(path: Path, most: int) -> bytes:
     """Read a regular file of at most `most` bytes. Links are not followed, and pipes do not block.
 
     Raises:
@@ -300,13 +303,13 @@ def check_can_create(path: Path, reported_path: Path) -> None:
                 finally:
                     os.close(descriptor)
             finally:
-                _remove(new_folders)
+                _remove_empty(new_folders)
     except OSError as error:
-        raise _failure(
+        raise _write_error(
             reported_path, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError
         ) from error
 
 
-def _failure(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:
+def _write_error(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:
     left = f"; {partial} is left over; the next write of this file removes it" if os.path.lexists(partial) else ""
     return kind(f"{path}: cannot be written: {reason(error)}{left}")

@@ -63,7 +63,7 @@ def one_blas_thread() -> Iterator[None]:
     with _lock:
         for library in libraries:  # libraries may have been loaded since the first thread entered
             _before.setdefault(library.filepath, (library, library.get_num_threads()))
-            _set(library, 1)
+            _set_threads(library, 1)
         _holders += 1
     try:
         yield
@@ -72,7 +72,7 @@ def one_blas_thread() -> Iterator[None]:
             _holders -= 1
             if not _holders:
                 for library, number in _before.values():
-                    _set(library, number)
+                    _set_threads(library, number)
                 _before.clear()
 
 
@@ -82,6 +82,6 @@ def _libraries() -> list[Any]:
     return [each for each in threadpoolctl.ThreadpoolController().lib_controllers if each.user_api == "blas"]
 
 
-def _set(library: Any, number: int) -> None:
+def _set_threads(library: Any, number: int) -> None:
     # since threadpoolctl 3.8, the limits that all threads but the first set for OpenBLAS are ignored without a word
     getattr(library, "_real_set_num_threads", library.set_num_threads)(number)

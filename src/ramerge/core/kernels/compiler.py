@@ -95,7 +95,7 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
     if "+avx512vbmi2" in features:  # only newer processors, which do not slow down
         function.body[:0] = ast.parse("in_widest()").body
     exec(compile(code, f"<kernel {source.name}>", "exec"), names)  # noqa: S102 - source of our own
-    signature = _SCALARS[source.returns](*[part for code in source.arguments for part in _native(code)])
+    signature = _SCALARS[source.returns](*[part for code in source.arguments for part in _native_types(code)])
     return cfunc(signature, **_OPTIONS)(names[source.name])
 
 
@@ -133,7 +133,7 @@ def _callee(function: Any) -> Any:
     return njit(**_INSIDE)(plain)
 
 
-def _native(code: str) -> tuple[Any, ...]:
+def _native_types(code: str) -> tuple[Any, ...]:
     if code.endswith("[]"):
         return types.CPointer(_ELEMENTS[code[:-2]]), types.int64
     return (_SCALARS[code],)

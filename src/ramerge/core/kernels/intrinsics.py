@@ -223,7 +223,7 @@ def _call(b: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
 # --- 64 words at once -----------------------------------------------------------------------------------------------
 
 
-def _on_arrays(**options: Any) -> Callable[[Any], Any]:
+def _array_intrinsic(**options: Any) -> Callable[[Any], Any]:
     """Register an intrinsic on arrays under the function's name without the underscore."""
 
     def enter(typing: Any) -> Any:
@@ -233,17 +233,17 @@ def _on_arrays(**options: Any) -> Callable[[Any], Any]:
     return enter
 
 
-def _place(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, at: ir.Value) -> ir.Value:
+def _address_of(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, at: ir.Value) -> ir.Value:
     return b.gep(context.make_array(kind)(context, b, array).data, [at])
 
 
-def _place_of_64(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start: ir.Value) -> ir.Value:
+def _address_of_64_elements(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start: ir.Value) -> ir.Value:
     vector = ir.VectorType(ir.IntType(kind.dtype.bitwidth), 64)
-    return b.bitcast(_place(context, b, kind, array, start), vector.as_pointer())
+    return b.bitcast(_address_of(context, b, kind, array, start), vector.as_pointer())
 
 
-def _loaded_64(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start: ir.Value) -> ir.Value:
-    return b.load(_place_of_64(context, b, kind, array, start), align=kind.dtype.bitwidth // 8)
+def _load_64_elements(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start: ir.Value) -> ir.Value:
+    return b.load(_address_of_64_elements(context, b, kind, array, start), align=kind.dtype.bitwidth // 8)
 
 
 def _store_where(b: ir.IRBuilder, vector: ir.Value, place: ir.Value, bits: ir.Value) -> None:
@@ -253,18 +253,18 @@ def _store_where(b: ir.IRBuilder, vector: ir.Value, place: ir.Value, bits: ir.Va
     b.call(b.module.declare_intrinsic(name, (), kind), [vector, place, bits])
 
 
-@_on_arrays()
+@_array_intrinsic()
 def _word_at(_typing: Any, data: Any, start: Any) -> Any:
     """Load 8 bytes of a byte array at any index `start`, as an integer in the processor's byte order."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
-        place = _place(context, b, signature.args[0], *values)
+        place = _address_of(context, b, signature.args[0], *values)
         return b.load(b.bitcast(place, I64.as_pointer()), align=1)
 
     return types.uint64(data, types.uint64), generate
 
 
-@_on_arrays()
+@_array_intrinsic()
 def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
     """Compare 64 elements of two arrays, from `start` on: bit i of the result is set if elements i differ.
 
@@ -272,24 +272,24 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
     """
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
-        old, new = (_loaded_64(context, b, signature.args[k], values[k], values[2]) for k in range(2))
+        old, new = (_load_64_elements(context, b, signature.args[k], values[k], values[2]) for k in range(2))
         return b.bitcast(b.icmp_unsigned("!=", old, new), I64)
 
     return types.uint64(base, other, types.uint64), generate
 
 
-@_on_arrays()
+@_array_intrinsic()
 def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
     """Test 64 elements of an integer array, from `start` on: bit i of the result is set if element i is not 0."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
-        vector = _loaded_64(context, b, signature.args[0], *values)
+        vector = _load_64_elements(context, b, signature.args[0], *values)
         return b.bitcast(b.icmp_unsigned("!=", vector, ir.Constant(vector.type, None)), I64)
 
     return types.uint64(array, types.uint64), generate
 
 
-@_on_arrays()
+@_array_intrinsic()
 def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     """Store the elements that 64 bits select contiguously in another array of the same type.
 
@@ -299,8 +299,8 @@ def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
         start, first, mask = (b.extract_value(arguments[2], index) for index in range(3))
-        vector = _loaded_64(context, b, signature.args[0], arguments[0], start)
-        pointer = _place(context, b, signature.args[1], arguments[1], first)
+        vector = _load_64_elements(context, b, signature.args[0], arguments[0], start)
+        pointer = _address_of(context, b, signature.args[1], arguments[1], first)
         _store_where(b, vector, pointer, b.bitcast(mask, ir.VectorType(I1, 64)))
         return mask
 

@@ -117,7 +117,7 @@ class Piece:
             rounds = is_narrowing(form.real, form.name)
             counts = self.counts if rounds else None
             return PieceResult(kernel(loop, inputs, form.array(self.out, self.elements), counts), beyond, rounds)
-        result = self._row(-1, form.name)
+        result = self._scratch_row(-1, form.name)
         is_nonfinite = kernel(loop, inputs, result, None)
         return PieceResult(self.round_result(loop, inputs, result, beyond) or is_nonfinite, beyond)
 
@@ -160,7 +160,10 @@ class Piece:
             self._count(*self._loop_and_inputs("F32"), result, "F32", words, result_of_piece.beyond, self.counts)
 
     def numbers(self, shape: tuple[int, ...] | None = None) -> list[Numbers]:
-        """Return the inputs of a piece of the whole tensor as float32 or float64, by default in the tensor's shape."""
+        """Return the inputs as float32 or float64 arrays of a shape, by default the whole tensor's shape.
+
+        With the default, the piece must cover the whole tensor.
+        """
         real = FORMATS[arithmetic(self.formats)].real
         shape = self.shape if shape is None else shape
         return [
@@ -196,7 +199,7 @@ class Piece:
         )
         if loop.out.name == self.out_format:
             return kernel(loop, inputs, loop.out.array(self.out, self.elements))
-        result = self._row(-1, loop.out.name)
+        result = self._scratch_row(-1, loop.out.name)
         convert(self.out_format, self.out, loop.out.name, result, self.elements)
         return kernel(loop, inputs, result)
 
@@ -212,13 +215,13 @@ class Piece:
         if set(self.formats) == {format}:
             return self.inputs
         if format not in self._widened_inputs:
-            rows = [self._row(index, format) for index in range(len(self.inputs))]
+            rows = [self._scratch_row(index, format) for index in range(len(self.inputs))]
             for row, source, words in zip(rows, self.formats, self.inputs, strict=True):
                 convert(source, words, format, row, self.elements)
             self._widened_inputs[format] = rows
         return self._widened_inputs[format]
 
-    def _row(self, index: int, format: str) -> Words:
+    def _scratch_row(self, index: int, format: str) -> Words:
         form = FORMATS[format]
         return self.scratch[index, : self.elements * form.itemsize].view(form.word)
 

@@ -113,7 +113,7 @@ def {name}(values, old, out, group, columns, factor, divisor):
 
 
 @cache
-def _survive(scales: str) -> Kernel:
+def _survival_kernel(scales: str) -> Kernel:
     name = f"survive_e2m1_{scales.lower()}"
     code = []
     for index in reversed(range(len(_E2M1) - 1)):  # ties go to the number with an even code
@@ -147,7 +147,7 @@ def survive(
         divisor: divides every scale (the global scale of compressed-tensors' NVFP4).
     """
     if values.size:
-        _survive(scales)(values, old, out, group, columns, factor, divisor)
+        _survival_kernel(scales)(values, old, out, group, columns, factor, divisor)
 
 
 @cache

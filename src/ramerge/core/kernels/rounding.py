@@ -144,11 +144,11 @@ def survey(
         beyond: a threshold for each agent, or one for all: an agent has moved an element if |agent - base| > beyond.
         counts: at least 2 rows and N columns, added to: updates and erased updates.
     """
-    _survey(loop, target, len(beyond))(*inputs, result, stored_words, *beyond, counts.reshape(-1))
+    _survey_kernel(loop, target, len(beyond))(*inputs, result, stored_words, *beyond, counts.reshape(-1))
 
 
 @cache
-def _survey(loop: Loop, target: str, limits: int) -> Kernel:
+def _survey_kernel(loop: Loop, target: str, limits: int) -> Kernel:
     form, n, after = loop.out, len(loop.inputs) - 1, ELEMENTS[target]
     wide = "np.float64" if form.real is np.float64 else ""
     counters = Counters(n)

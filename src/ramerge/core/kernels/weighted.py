@@ -56,7 +56,7 @@ def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], 
     """
     form = ELEMENTS[format]
     words = [form.array(each, total.size) for each in models]
-    _adding(form, len(weights))(*words, np.array(weights, form.real), total)
+    _adding_kernel(form, len(weights))(*words, np.array(weights, form.real), total)
 
 
 def add_weighted(
@@ -69,16 +69,16 @@ def add_weighted(
     """
     form = ELEMENTS[format]
     words = [form.array(each, total.size) for each in ([] if base is None else [base]) + list(models)]
-    _summing(form, len(models), base is not None)(*words, np.array(weights, form.real), total)
+    _summing_kernel(form, len(models), base is not None)(*words, np.array(weights, form.real), total)
 
 
 def finish(total: NDArray[Any], out: NDArray[Any]) -> None:
     """Add the sum of changes to `out`; both have the same dtype. Where the sum is 0, `out` keeps every bit."""
-    _finishing(ELEMENTS["F32" if out.itemsize == 4 else "F64"])(total, out)
+    _finishing_kernel(ELEMENTS["F32" if out.itemsize == 4 else "F64"])(total, out)
 
 
 @cache
-def _adding(form: ElementFormat, changes: int) -> Kernel:
+def _adding_kernel(form: ElementFormat, changes: int) -> Kernel:
     lane = form.lanes[0]
     steps = [
         [f"after = {lane}(x{k}[i])", f"s = s + w{k} * (after - before)", "before = after"]
@@ -96,7 +96,7 @@ def _adding(form: ElementFormat, changes: int) -> Kernel:
 
 
 @cache
-def _summing(form: ElementFormat, models: int, has_base: bool) -> Kernel:
+def _summing_kernel(form: ElementFormat, models: int, has_base: bool) -> Kernel:
     lane = form.lanes[0]
     origin = " - b" if has_base else ""
     source = native.fill(
@@ -111,6 +111,6 @@ def _summing(form: ElementFormat, models: int, has_base: bool) -> Kernel:
 
 
 @cache
-def _finishing(form: ElementFormat) -> Kernel:
+def _finishing_kernel(form: ElementFormat) -> Kernel:
     source = native.fill(_FINISH, real=form.real_name)
     return native.load("finish", source, (f"{form.real_code}[]",) * 2, "i64")

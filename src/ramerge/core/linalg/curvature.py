@@ -80,7 +80,7 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
 
 def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """Solve with the curvature C formed as an (n, n) matrix."""
-    real = _real(taus, filter)
+    real = _working_dtype(taus, filter)
     for precision in _precisions(real, taus[0].shape[1]):
         grams = [_unit_trace(spectral.gram(tau.T, precision)) for tau in taus]
         curvature = _sum([grams[0] + 0, *grams[1:]])
@@ -153,7 +153,7 @@ def _add_to_diagonal(square: Array, number: float) -> None:
 
 def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """Solve with A A^T formed as an (N m, N m) matrix."""
-    real = _real(taus, filter)
+    real = _working_dtype(taus, filter)
     products, norms = _stacked_gram(taus, real)
     bound = upper_bound(products)
     if (terms := _series(bound, filter, len(taus[0]), len(products), real)) is not None:
@@ -172,7 +172,7 @@ def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
         step = weighted_products @ vectors.T
         del vectors, weighted_products
     del products
-    parts = _parts(len(taus[0]), len(taus))
+    parts = _agent_slices(len(taus[0]), len(taus))
     operators = []
     for columns, norm, factor in zip(parts, norms, start, strict=True):
         operator = arrays.contiguous(step[:, columns]) / norm
@@ -186,13 +186,13 @@ def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
     return result
 
 
-def _parts(rows: int, agents: int) -> list[slice]:
+def _agent_slices(rows: int, agents: int) -> list[slice]:
     return [slice(begin, begin + rows) for begin in range(0, rows * agents, rows)]
 
 
 def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]]:
     """Return A A^T, computed by blocks of two agents and mirrored at the diagonal, and the task vectors' norms."""
-    parts = _parts(len(taus[0]), len(taus))
+    parts = _agent_slices(len(taus[0]), len(taus))
     products = arrays.zeros((parts[-1].stop,) * 2, real, taus[0])
     for columns in [slice(None)] if real == real_of(taus[0]) else spectral.blocks(taus[0]):
         ones = [arrays.astype(tau[:, columns], real) for tau in taus]
@@ -212,7 +212,7 @@ def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]
 def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
     """Return X. Parts that no two agents share contribute exactly nothing, because they are not added at all."""
     m = len(products) // len(norms)
-    parts = _parts(m, len(norms))
+    parts = _agent_slices(m, len(norms))
     result = arrays.empty((m, len(products)), real_of(products), products)
     for t, columns in enumerate(parts):
         result[:, columns] = (1 - start[t]) * norms[t] * products[columns, columns]
@@ -222,7 +222,7 @@ def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> 
     return result
 
 
-def _real(taus: Sequence[Array], filter: Filter) -> Real:
+def _working_dtype(taus: Sequence[Array], filter: Filter) -> Real:
     return "float32" if real_of(taus[0]) == "float32" and filter.time <= _LONGEST_IN_FLOAT32 else "float64"
 
 

@@ -73,7 +73,7 @@ class _Device:
         size = sum(tau.nbytes for tau in taus)
         if size < self._too_large:
             try:
-                with self._slot() as stream:
+                with self._free_stream() as stream:
                     return self._solve(function, taus, stream)
             except DoubleMissingError:
                 pass
@@ -84,7 +84,7 @@ class _Device:
         return to_host(function(list(taus)))
 
     @contextmanager
-    def _slot(self) -> Iterator[Any]:
+    def _free_stream(self) -> Iterator[Any]:
         stream = self._slots.get()
         try:
             yield stream
@@ -136,7 +136,7 @@ def is_sound(device: str) -> bool:
     for real, tolerance in _TOLERANCES.items():
         tau = rows.astype(real)
         try:
-            result = _device(device).solve(lambda taus: spectral.polar(taus[0]), [tau], _refuse)
+            result = _device(device).solve(lambda taus: spectral.polar(taus[0]), [tau], _raise_refused)
         except _RefusedError:
             return False
         if np.abs(result - spectral.polar(rows)).max() > tolerance:
@@ -148,5 +148,5 @@ class _RefusedError(Exception):
     pass
 
 
-def _refuse(text: str) -> None:
+def _raise_refused(text: str) -> None:
     raise _RefusedError(text)

@@ -56,11 +56,11 @@ def only(**conditions: str) -> dict[str, Any]:
 
 def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
     """The values that other parameters must have for `name` to take effect; empty if it always does."""
-    only = _extra(parameters, name).get("only", {})
+    only = _schema_extra(parameters, name).get("only", {})
     return {key: str(value) for key, value in only.items()}
 
 
-def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
+def _schema_extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
     extra = parameters.model_fields[name].json_schema_extra
     return extra if isinstance(extra, Mapping) else {}
 
@@ -153,12 +153,12 @@ def agent_field(description: str) -> Any:
 
 def names_agent(parameters: type[BaseModel], name: str) -> bool:
     """Whether a parameter's value is the name of an agent."""
-    return bool(_extra(parameters, name).get("agent"))
+    return bool(_schema_extra(parameters, name).get("agent"))
 
 
 def names_method(parameters: type[BaseModel], name: str) -> str | None:
     """If a parameter holds another method's parameters: the field with that method's name. None otherwise."""
-    name_of_method = _extra(parameters, name).get("of_method")
+    name_of_method = _schema_extra(parameters, name).get("of_method")
     return str(name_of_method) if name_of_method else None
 
 

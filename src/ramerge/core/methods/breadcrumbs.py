@@ -26,7 +26,7 @@ from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.quantiles import Rank, RankStatistic, Values, rank_statistic
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
-from ramerge.core.methods.ties import Election, lies
+from ramerge.core.methods.ties import Election, magnitude_lies_between
 from ramerge.core.methods.trim import every
 
 
@@ -88,7 +88,7 @@ def _magnitude(t: int, taus: Each) -> float:
 
 
 def _kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
-    return abs(taus[t]) if lies(taus[t], low, high) else ZERO
+    return abs(taus[t]) if magnitude_lies_between(taus[t], low, high) else ZERO
 
 
 def ratios(whole: Floats, part: Floats) -> Each:
@@ -135,7 +135,9 @@ class Breadcrumbs(_BreadcrumbsMethod):
     ) -> float:
         total = ZERO
         for t in range(len(taus)):
-            total = total + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
+            total = total + (
+                weights[t] * (factors[t] * taus[t]) if magnitude_lies_between(taus[t], low[t], high[t]) else ZERO
+            )
         return b if total == ZERO else b + scale * (total / divisor)
 
 

@@ -162,7 +162,7 @@ def merge_method(
             title=shown_title,
             source=source,
             formula=formula or shown_title,
-            parameters=_model(name, formula_parameters, check),
+            parameters=_parameters_class(name, formula_parameters, check),
             needs_base=needs_base,
             side=IMPORTANCE if needs_importance else None,
             interface=interface,
@@ -226,7 +226,7 @@ def _parameters_of(function: Element) -> list[_FormulaParameter]:
     return result
 
 
-def _model(
+def _parameters_class(
     name: str, formula_parameters: Sequence[_FormulaParameter], check: Callable[[Any], None] | None
 ) -> type[Parameters]:
     def check_values(self: Parameters) -> Parameters:

@@ -58,9 +58,9 @@ class DellaLinearParameters(WeightedParameters):
 
     @model_validator(mode="after")
     def _are_probabilities(self) -> DellaLinearParameters:
-        names = [*{**_by_agent(self.density), **_by_agent(self.epsilon)}] or [""]
+        names = [*{**_mapping_or_empty(self.density), **_mapping_or_empty(self.epsilon)}] or [""]
         for name in names:
-            density, epsilon = _of_agent(self.density, name), _of_agent(self.epsilon, name)
+            density, epsilon = _value_for_agent(self.density, name), _value_for_agent(self.epsilon, name)
             if density is None or epsilon is None or density in (0, 1):
                 continue
             if density - epsilon <= 0 or density + epsilon >= 1:
@@ -75,11 +75,11 @@ class DellaParameters(DellaLinearParameters):
     normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
 
 
-def _by_agent(value: PerAgentNumber) -> Mapping[str, float]:
+def _mapping_or_empty(value: PerAgentNumber) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _of_agent(value: PerAgentNumber, agent: str) -> float | None:
+def _value_for_agent(value: PerAgentNumber, agent: str) -> float | None:
     return value.get(agent) if isinstance(value, Mapping) else value
 
 
@@ -116,8 +116,8 @@ class Dropping:
         chances = _probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
         order = _ascending(tau)
         draws = words(key(self.seed, self.agents[t], piece.tensor), start, tau.size)
-        stays = draws.reshape(tau.shape) >= _in_order(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
-        rescaled_tau = tau * _in_order((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
+        stays = draws.reshape(tau.shape) >= _move_to_columns(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
+        rescaled_tau = tau * _move_to_columns((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
         # non-finite numbers are never dropped, so that they are noticed
         return np.where(stays | ~np.isfinite(tau), rescaled_tau, tau.dtype.type(0))
 
@@ -142,7 +142,7 @@ def _ascending(rows: Numbers) -> NDArray[np.intp]:
     return order
 
 
-def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
+def _move_to_columns(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
     """Move values sorted by rank to the columns of the entries with these ranks."""
     result = np.empty(order.shape, by_rank.dtype)
     np.put_along_axis(result, order, np.broadcast_to(by_rank, order.shape), -1)

@@ -176,14 +176,14 @@ def scale_solution(
         return np.full_like(taus[0], math.nan if any(bounds) else -0.0)  # -0 added to any number leaves its bits
     exponent = math.frexp(max(bounds))[1]
     for tau in taus:
-        _shift(tau, -exponent)
+        _multiply_by_power_of_two(tau, -exponent)
     result = np.ascontiguousarray(solver.solve(solve, taus), real)
     result *= real.type(scale)
-    _shift(result, exponent)
+    _multiply_by_power_of_two(result, exponent)
     return result
 
 
-def _shift(x: Numbers, exponent: int) -> None:
+def _multiply_by_power_of_two(x: Numbers, exponent: int) -> None:
     if abs(exponent) < 120:
         x *= x.dtype.type(2.0**exponent)
     else:  # slow, but works for all exponents

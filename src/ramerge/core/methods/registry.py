@@ -29,10 +29,12 @@ def unknown_method(name: str) -> str:
     """The message about an unknown method; it suggests the method with the closest name or title."""
     if name in _COMMANDS:
         return f"unknown method {quoted(name)}; it is a strategy of another command: {_COMMANDS[name]}"
-    titles = {_letters(title): key for key, method in METHODS.usable().items() for title in _heads(method.title)}
-    match = titles.get(_letters(name))
+    titles = {
+        _normalized_name(title): key for key, method in METHODS.usable().items() for title in _heads(method.title)
+    }
+    match = titles.get(_normalized_name(name))
     if match is None and nearest(name, METHODS, cutoff=_ALIKE) is None:
-        match = titles.get(nearest(_letters(name), titles, cutoff=_ALIKE) or "")
+        match = titles.get(nearest(_normalized_name(name), titles, cutoff=_ALIKE) or "")
     if match is None:
         return unknown("method", name, list(METHODS))
     return f"unknown method {quoted(name)}; did you mean {match!r}?"
@@ -47,7 +49,7 @@ def _heads(title: str) -> list[str]:
     return [title, *(title.partition(sign)[0] for sign in ":(" if sign in title)]
 
 
-def _letters(text: str) -> str:
+def _normalized_name(text: str) -> str:
     return "".join(sign for sign in text.lower() if sign.isalnum() or sign == "+")
 
 

@@ -104,7 +104,9 @@ def _maps(rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanPar
             lower = _lower(gram[part, part])
             yield (np.linalg.inv(lower) @ x).T, lower.T @ inverse[part] @ together
         return
-    moments = [None if small else _shrunk(x.T @ x, parameters.shrink) for x, small in zip(rows, few, strict=True)]
+    moments = [
+        None if small else _shrink_off_diagonal(x.T @ x, parameters.shrink) for x, small in zip(rows, few, strict=True)
+    ]
     total = mu * np.eye(layer.width)
     for x, moment in zip(rows, moments, strict=True):
         total += x.T @ x if moment is None else moment
@@ -126,7 +128,7 @@ def _lower(gram: Array) -> Array:
     return np.linalg.cholesky(gram + least * np.eye(len(gram)))
 
 
-def _shrunk(moments: Array, factor: float) -> Array:
+def _shrink_off_diagonal(moments: Array, factor: float) -> Array:
     if factor == 1:
         return moments
     diagonal = moments.diagonal().copy()

@@ -44,7 +44,7 @@ class TiesParameters(WeightedParameters):
     density: FRACTIONS = Field(0.2, description="share of each task vector that is kept")
 
 
-def lies(tau: float, low: float, high: float) -> np.bool_:
+def magnitude_lies_between(tau: float, low: float, high: float) -> np.bool_:
     size = np.float32(abs(tau))
     return low <= size and size <= high
 
@@ -59,11 +59,13 @@ class Election(CountedMethod[P]):
         """Sum or average the values with the elected sign, among those with magnitudes from `low` to `high`."""
         mass = ZERO
         for t in range(len(taus)):
-            mass = mass + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
+            mass = mass + (
+                weights[t] * (factors[t] * taus[t]) if magnitude_lies_between(taus[t], low[t], high[t]) else ZERO
+            )
         total, voices = ZERO, ZERO
         for t in range(len(taus)):
             term = weights[t] * (factors[t] * taus[t])
-            in_agreement = lies(taus[t], low[t], high[t]) and (
+            in_agreement = magnitude_lies_between(taus[t], low[t], high[t]) and (
                 (term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO)
             )
             total = total + (term if in_agreement else ZERO)

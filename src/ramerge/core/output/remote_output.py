@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ramerge.core.foundation import store
-from ramerge.core.options import in_both_forms
+from ramerge.core.options import flag_and_keyword
 from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.schemes import UploadTarget
@@ -83,7 +83,7 @@ class RemoteOutputDir(OutputDir):
         if not os.access(folder, os.W_OK | os.X_OK):
             return [
                 f"{staging}: no permission to write there; name another folder for files that wait for their upload "
-                f"with {in_both_forms('staging_dir')}"
+                f"with {flag_and_keyword('staging_dir')}"
             ]
         problems = self._upload.problems(inputs, overwrite=overwrite, resumes=self._run.log.exists())
         free = self.free_bytes()
@@ -92,7 +92,7 @@ class RemoteOutputDir(OutputDir):
         if size > free:
             problems.append(
                 f"{self._upload}: needs {size:,} bytes of disk in {staging} for files that wait for their upload, but "
-                f"only {free:,} are free; name another folder with {in_both_forms('staging_dir')}, or make smaller "
+                f"only {free:,} are free; name another folder with {flag_and_keyword('staging_dir')}, or make smaller "
                 "files (shard_size)"
             )
         return problems
@@ -139,5 +139,5 @@ class RemoteOutputDir(OutputDir):
 
     def reason(self, error: OSError) -> str:
         """The text of an operating-system error in the staging directory."""
-        setting = in_both_forms("staging_dir")
+        setting = flag_and_keyword("staging_dir")
         return f"{super().reason(error)}; files wait in {self._out.parent} for their upload: {setting}"

@@ -107,14 +107,14 @@ class StagingDir:
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file of the output; text is encoded as UTF-8."""
         data = content.encode() if isinstance(content, str) else content
-        self._fill(name, [data])
+        self._write_pieces(name, [data])
 
     def copy(self, name: str, source: Location) -> None:
         """Copy `source` to a file of the output."""
         with source.open("rb") as file:
-            self._fill(name, iter(lambda: file.read(_PIECE), b""))
+            self._write_pieces(name, iter(lambda: file.read(_PIECE), b""))
 
-    def _fill(self, name: str, pieces: Iterable[bytes]) -> None:
+    def _write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
         descriptor, size = self.create(name), 0
         try:
             for piece in pieces:

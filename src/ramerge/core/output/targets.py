@@ -17,12 +17,12 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.files import STANDARD_OUTPUT, check_can_create, check_file
 from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
-from ramerge.core.options import in_both_forms
+from ramerge.core.options import flag_and_keyword
 from ramerge.core.storage.location import Location, PathStyle, here
 from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
-ALREADY_THERE = f"exists; choose another folder, or pass {in_both_forms('overwrite')}"
+ALREADY_THERE = f"exists; choose another folder, or pass {flag_and_keyword('overwrite')}"
 """The message about an output folder that exists already."""
 
 OWN_RECIPE = "ramerge.yaml"
@@ -52,7 +52,7 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
             if (folder := store.folder("outputs")) is None:
                 raise RecipeError(
                     f"{text}: there is no home folder for files that wait for their upload; name one with "
-                    f"{in_both_forms('staging_dir')}"
+                    f"{flag_and_keyword('staging_dir')}"
                 )
             return open_upload(text, folder, public=public)
         if not os.fspath(staging):
@@ -245,13 +245,13 @@ def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
         if real_path == whole or (out.exists() and path.exists() and out.samefile(path)):
             return f"is one of the inputs; choose another {'folder' if holds else 'place'}"
         if whole.is_dir() and real_path.is_relative_to(whole):
-            return f"is inside the input {_from_here(path)}; choose a place outside of it"
+            return f"is inside the input {_short_path(path)}; choose a place outside of it"
         if holds and whole.is_relative_to(real_path):
-            return f"holds the input {_from_here(whole)}; choose another folder"
+            return f"holds the input {_short_path(whole)}; choose another folder"
     return None
 
 
-def _from_here(path: Path) -> Path:
+def _short_path(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

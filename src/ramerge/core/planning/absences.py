@@ -71,7 +71,7 @@ def known_absences(
         if names.issuperset(absences):  # if a model has only some of them, the others are missing by mistake
             yield why, absences
     if has_more_than_text(configs[0]):
-        yield PARTS, _of_other_parts(tensors, names)
+        yield PARTS, _tensors_of_absent_parts(tensors, names)
 
 
 def _number(config: Mapping[str, object], key: str) -> int | None:
@@ -89,7 +89,7 @@ def _text_layers(names: Collection[str]) -> dict[str, int]:
     return texts or {name: layer.number for name, layer in layers.items()}
 
 
-def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> list[str]:
+def _tensors_of_absent_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> list[str]:
     """Absent tensors that belong to towers, projectors and other parts that are missing entirely.
 
     A part is the module around a stack of layers. It must be either complete or missing.

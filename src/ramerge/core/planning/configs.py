@@ -128,12 +128,12 @@ def _comparable(
     same = kinds[0] == kinds[1]
     if same and part_configs(base) and _writes_text(base) and _writes_text(agent):
         # the tensors show which parts an agent has
-        base, agent = (_without(config, _NAMES[:1]) for config in (base, agent))
+        base, agent = (_without_keys(config, _NAMES[:1]) for config in (base, agent))
     if not same:
         if path := path_to(base, kinds[1]):
-            return _part(base, path), _without(agent, _NAMES)
+            return _part(base, path), _without_keys(agent, _NAMES)
         if path := path_to(agent, kinds[0]):
-            return _without(base, _NAMES), _part(agent, path)
+            return _without_keys(base, _NAMES), _part(agent, path)
     nested = [len(text_configs(config)) > 1 for config in (base, agent)]
     if bool(part_configs(base)) == bool(part_configs(agent)) and nested[0] == nested[1]:
         return base, agent
@@ -141,7 +141,7 @@ def _comparable(
     if part_configs(base) and part_configs(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
         return left, right
     irrelevant_keys = (*_NAMES, *_OF_IMAGES, *part_configs(base), *part_configs(agent))
-    return _without(left, irrelevant_keys), _without(right, irrelevant_keys)
+    return _without_keys(left, irrelevant_keys), _without_keys(right, irrelevant_keys)
 
 
 _NAMES = ("architectures", "model_type", "auto_map")
@@ -162,7 +162,7 @@ def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object
     for key in path:
         part = part[key]
     tie = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
-    return _without({**part, **tie}, _NAMES)
+    return _without_keys({**part, **tie}, _NAMES)
 
 
 def _flat_text_config(config: Mapping[str, object]) -> dict[str, object]:
@@ -175,10 +175,10 @@ def _flat_text_config(config: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def _without(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, object]:
+def _without_keys(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, object]:
     """A configuration without these keys, at any depth."""
     others = {key: value for key, value in config.items() if key not in keys}
-    return {key: _without(value, keys) if isinstance(value, Mapping) else value for key, value in others.items()}
+    return {key: _without_keys(value, keys) if isinstance(value, Mapping) else value for key, value in others.items()}
 
 
 def is_accepted_by(pattern: str, key: str) -> bool:

@@ -151,15 +151,15 @@ def fine_agents(plan: MergePlan) -> dict[str, str]:
     return wide | dict.fromkeys(plan.inputs.adapters, "a LoRA adapter")
 
 
-def of_adapters(plan: MergePlan) -> bool:
+def merges_only_adapters(plan: MergePlan) -> bool:
     """Whether all agents are LoRA adapters, for which other methods work well than for full models."""
     return set(plan.inputs.adapters) == plan.inputs.agents.keys()
 
 
 def instead_of_averaging(plan: MergePlan) -> str:
     """Advice for agents that moved nearly every element, so that RAM would average nearly everything."""
-    relative = "" if of_adapters(plan) else f". {RELATIVE}"
-    guide = GUIDE_TO_ADAPTERS if of_adapters(plan) else GUIDE if fine_agents(plan) else ""
+    relative = "" if merges_only_adapters(plan) else f". {RELATIVE}"
+    guide = GUIDE_TO_ADAPTERS if merges_only_adapters(plan) else GUIDE if fine_agents(plan) else ""
     return f"{WHERE_TO_BEGIN}{relative}{f'; {guide}' if guide else ''}"
 
 
@@ -169,7 +169,7 @@ def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
     if epsilon is None or not fine or len(plan.inputs.agents) == 1:
         return ()
     return (
-        f"{_are(fine)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
+        f"{_agents_by_kind(fine)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
         f"{plan.method.name} averages nearly all. {instead_of_averaging(plan)}",
     )
 
@@ -187,14 +187,15 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
     )
     on_average = "on average with `--rounding stochastic` (in a recipe `rounding: stochastic`), or "
     return (
-        f"{_are({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates smaller "
-        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {count_description}. Keep "
-        f"them {'' if plan.is_quantized else on_average}exactly with `--dtype {plan.exact_dtype}` (in a recipe "
+        f"{_agents_by_kind({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates "
+        "smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, "
+        f"{count_description}. Keep them {'' if plan.is_quantized else on_average}exactly with "
+        f"`--dtype {plan.exact_dtype}` (in a recipe "
         f"`dtype: {plan.exact_dtype}`); {GUIDE}",
     )
 
 
-def _are(kinds: Mapping[str, str]) -> str:
+def _agents_by_kind(kinds: Mapping[str, str]) -> str:
     """Text that lists agents by kind: `a, b and c are float32, d is a LoRA adapter`."""
     groups: dict[str, list[str]] = {}
     for name, kind in kinds.items():

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from ramerge.core.formats.recorded import expert_of, name_of
-from ramerge.core.formats.series import by_numbers, renumbered, stem_of
+from ramerge.core.formats.series import renumbered, stem_of, with_usual_names
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
 from ramerge.core.methods.matrices import is_matrix
@@ -72,7 +72,7 @@ class Counterparts:
         some = next((each for each in records if each is not None), None)
         return tuple(each or none_of(some) for each in records) if some is not None else ()
 
-    def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Counterparts]:
+    def cut_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Counterparts]:
         """Some rows of a tensor, and their counterparts; an agent without these rows gets the base's."""
         sources = {
             BASE: tensor,
@@ -181,7 +181,7 @@ def _plans(
     if experts := _alone(output, all_counterparts, points):
         segments = all_counterparts.experts(tensor, experts)
     for rows in segments:
-        piece, counterparts = (tensor, all_counterparts) if rows is None else all_counterparts.of_rows(tensor, rows)
+        piece, counterparts = (tensor, all_counterparts) if rows is None else all_counterparts.cut_rows(tensor, rows)
         action, sources = _treatment(piece, output, number, counterparts, points)
         if rows is not None:
             row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
@@ -385,4 +385,4 @@ def _regroup(entries: Sequence[_Entry], limit: int, stem: str) -> dict[str, list
             room = limit
         groups[-1].append(entry)
         room -= entry[3]
-    return by_numbers(groups, stem)
+    return with_usual_names(groups, stem)

@@ -48,7 +48,7 @@ def fit_agents(
     findings: list[PlanFinding] = []
     for name, agent in agents.items():
         agent_with_new_names, problems = _rename(name, agent, recipe.rename, uses)
-        fit = _fit(base, agent_with_new_names)
+        fit = _fit_names(base, agent_with_new_names)
         findings += problems
         findings += [note(f"{name}: {text}") for text in fit.notes]
         findings += [problem(f"{agent.directory}: {text}", name) for text in fit.problems]
@@ -157,7 +157,7 @@ class _Fit:
     problems: list[str] = field(default_factory=list)
 
 
-def _fit(base: Checkpoint, agent: Checkpoint) -> _Fit:
+def _fit_names(base: Checkpoint, agent: Checkpoint) -> _Fit:
     """Find the counterparts of an agent's tensors whose names differ from the base's.
 
     Tensors whose names the base has, too, keep them.

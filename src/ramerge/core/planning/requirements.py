@@ -46,11 +46,11 @@ def one_folder(merge: RequestedMerge) -> str:
         return ""
     return (
         f"{merge.base} has adapters or deltas on it, but the output can name only one model as its base; "
-        f"{_as_one_model(merge)}"
+        f"{_conversion_advice(merge)}"
     )
 
 
-def _as_one_model(merge: RequestedMerge) -> str:
+def _conversion_advice(merge: RequestedMerge) -> str:
     return f"write it as one model first, and name that: `ramerge convert {merge.base} BASE`, then --base BASE"
 
 
@@ -58,7 +58,7 @@ def whole_base(merge: RequestedMerge) -> str:
     """Require a base that is a whole model, not a delta."""
     base = merge.inputs.opened_base
     is_delta = base is not None and bool(base.lineage)
-    return f"{merge.base} is made of deltas; {_as_one_model(merge)}" if is_delta else ""
+    return f"{merge.base} is made of deltas; {_conversion_advice(merge)}" if is_delta else ""
 
 
 def exact_base(merge: RequestedMerge) -> str:

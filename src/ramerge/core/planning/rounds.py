@@ -19,7 +19,9 @@ def rounds(
     """
     required_statistics = {
         rule: list(
-            dict.fromkeys(each for point in points for last in point.statistics(rule) for each in _with_earlier(last))
+            dict.fromkeys(
+                each for point in points for last in point.statistics(rule) for each in _in_order_of_counting(last)
+            )
         )
         for rule in {tensor.rule for tensor in tensors if tensor.merged}
     }
@@ -48,7 +50,7 @@ def without_cache(plan: MergePlan) -> MergePlan:
     return replace(plan, counts=PlannedCounts(rounds(plan.tensors, plan.points)))
 
 
-def _with_earlier(statistic: Statistic) -> Iterator[Statistic]:
+def _in_order_of_counting(statistic: Statistic) -> Iterator[Statistic]:
     if statistic.after is not None:
-        yield from _with_earlier(statistic.after)
+        yield from _in_order_of_counting(statistic.after)
     yield statistic

@@ -88,7 +88,7 @@ def check_tokens(
             several = "; those of the first are taken" if BASE not in each.owners else ""
             findings.append(note(f"{name}: {which}{several if len(owners) > 1 else ' only'}"))
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
-    tokens, unread = _tokens(models, reader)
+    tokens, unread = _tokens_by_model(models, reader)
     findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
     tokenizer_owner = recipe.companions or next(iter(models))
     if tokenizer_owner == "base" and BASE in models:
@@ -136,7 +136,7 @@ def check_same_tokens(
     return [problem(f"{text} gets the base's tokenizer", key)]
 
 
-def _tokens(
+def _tokens_by_model(
     models: Mapping[str, Checkpoint], reader: TokenReader
 ) -> tuple[dict[str, Mapping[int, bytes]], list[PlanFinding]]:
     digests: dict[str, bytes] = {}

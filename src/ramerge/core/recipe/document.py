@@ -126,7 +126,7 @@ class Document:
         name = brief(one_line(name), 200)
         label = f"{name}: {message}" if name else message
         if place in self.lines:
-            return _at_line(self.source, self.lines[place], label, self.text)
+            return _line_message(self.source, self.lines[place], label, self.text)
         return f"{self.source}: {label}" if self.source else label
 
     def line_of(self, message: str) -> int:
@@ -271,14 +271,14 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     except DuplicateKeyError as error:
         name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise RecipeError(_at_line(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
+        raise RecipeError(_line_message(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
     except MarkedYAMLError as error:
         lines = text.splitlines()
-        raise RecipeError(_at_line(source, *_explanation(error, lines), lines)) from error
+        raise RecipeError(_line_message(source, *_explanation(error, lines), lines)) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, ValueError) and (match := UNREADABLE.search(text)) is not None:
             line = text.count("\n", 0, match.start()) + 1
-            raise RecipeError(_at_line(source, line, TOO_LARGE, text.splitlines())) from error
+            raise RecipeError(_line_message(source, line, TOO_LARGE, text.splitlines())) from error
         raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
         raise RecipeError(f"{source}: {form}")
@@ -298,7 +298,7 @@ def to_yaml(values: Mapping[str, object]) -> str:
     return stream.getvalue()
 
 
-def _at_line(source: str | None, number: int, message: str, text: Sequence[str]) -> str:
+def _line_message(source: str | None, number: int, message: str, text: Sequence[str]) -> str:
     """A message about a line, followed by the text of the line."""
     line = brief(text[number - 1].rstrip(), 200) if 0 < number <= len(text) else ""
     return f"{source}:{number}: {message}\n    {number} | {line}"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.core.foundation.jsontext import RECORD, dumped, parse
-from ramerge.core.options import in_both_forms
+from ramerge.core.options import flag_and_keyword
 from ramerge.core.storage import client
 from ramerge.core.storage.location import Location, is_far
 from ramerge.core.storage.objects import Bucket
@@ -121,7 +121,9 @@ class BucketUpload:
                 "files; choose another folder, or remove it yourself"
             )
         if names and not overwrite:
-            raise PlanError(f"{self.address}: holds files; choose another folder, or pass {in_both_forms('overwrite')}")
+            raise PlanError(
+                f"{self.address}: holds files; choose another folder, or pass {flag_and_keyword('overwrite')}"
+            )
 
     def _claim_text(self) -> str:
         return (
@@ -205,7 +207,7 @@ class BucketUpload:
                     "uploaded; is another job writing to the same place?"
                 )
         if (change := self._change(run, existing_tags, files)) is not None:
-            raise self._defeat(change)
+            raise self._defeated_error(change)
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
             self._put_small(run, name, files[name].read_bytes())
         for name in indexes:
@@ -219,11 +221,11 @@ class BucketUpload:
             text = dumped(signed(values), indent=1) if is_delta else f"{json.dumps(values, indent=2)}\n"
             self._put_small(run, name, text.encode())
         self._remove_old(run, {*files, *map(run.remote_name, tags)})
-        if self._holds(run):
+        if self._holds_claim(run):
             self._delete([CLAIM])
 
     def _claim(self, run: UploadRun) -> None:
-        """Put the claim, with which only this run may write files that have the same names in all runs."""
+        """Put this run's claim. Only the run that holds it may write files whose names are the same in all runs."""
         end = time.monotonic() + _PATIENCE_SECONDS
         while (holder := self._object(CLAIM).data) != run.claim:
             if holder is None:
@@ -233,7 +235,7 @@ class BucketUpload:
             else:
                 time.sleep(_LOOK_SECONDS)
 
-    def _holds(self, run: UploadRun) -> bool:
+    def _holds_claim(self, run: UploadRun) -> bool:
         return self._object(CLAIM).data == run.claim
 
     def _change(self, run: UploadRun, existing_tags: Mapping[str, str], names: Collection[str] = ()) -> str | None:
@@ -248,10 +250,10 @@ class BucketUpload:
                 return name
         return None
 
-    def _defeat(self, name: str) -> DefeatedError:
+    def _defeated_error(self, name: str) -> DefeatedError:
         return DefeatedError(
             f"{self.address}/{name}: another job has written to the same place since this one began, so this "
-            f"one's output is not put there; choose another place, or run it again with {in_both_forms('overwrite')}"
+            f"one's output is not put there; choose another place, or run it again with {flag_and_keyword('overwrite')}"
         )
 
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
@@ -263,17 +265,17 @@ class BucketUpload:
             if object_there.tag not in (None, run.initial_tags.get(name)) and not run.has_put(name, object_there.data):
                 break
             run.note_put(name, data)
-            if not self._holds(run):
+            if not self._holds_claim(run):
                 break
             if self._put(name, data, object_there.condition if run.conditions else "overwrite"):
                 return
             run.note_put(name, data, was_refused=True)
-        raise self._defeat(name)
+        raise self._defeated_error(name)
 
     def _remove_old(self, run: UploadRun, new: set[str]) -> None:
         """Remove the files that existed when the run began, except `new` ones, as long as the run holds the claim."""
         for name in sorted(run.initial_tags.keys() - new, key=lambda name: not _is_index(name)):
-            if not self._holds(run):
+            if not self._holds_claim(run):
                 return  # the claim was removed, so files may be another run's
             self._remove_initial(run, name)
 
@@ -292,7 +294,7 @@ class BucketUpload:
         existing_tags = self._tags()
         shards_in_use = self._shards_in_use(existing_tags)
         self._delete([name for name in existing_tags if run.owns(name) and name not in shards_in_use])
-        if not self._holds(run):
+        if not self._holds_claim(run):
             return
         if not any(map(run.owns, shards_in_use)):
             put = {name for name, _ in run.small_files} & existing_tags.keys() - run.initial_tags.keys()

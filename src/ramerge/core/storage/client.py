@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.foundation.errors import CheckpointError, RamergeError
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 from ramerge.core.storage.storage import Version, has_changed
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def library(address: str) -> ModuleType:
         import obstore
         import obstore.store
     except ImportError as error:
-        raise CheckpointError(f"{address}: remote models need the package obstore: {install('remote')}") from error
+        raise CheckpointError(
+            f"{address}: remote models need the package obstore: {install_command('remote')}"
+        ) from error
     return obstore
 
 

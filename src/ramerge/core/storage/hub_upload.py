@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ramerge.core.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
 from ramerge.core.foundation.text import shown, without_secrets
-from ramerge.core.options import in_both_forms
+from ramerge.core.options import flag_and_keyword
 from ramerge.core.storage import hub
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.upload import DefeatedError, UploadRun
@@ -76,15 +76,16 @@ class HubUpload:
     def _refuse(self, *, overwrite: bool) -> None:
         main = self._info(_MAIN)
         if main is not None and not main.private and not self._public:
-            raise PlanError(f"{self.address}: is public; pass {in_both_forms('public')}, or choose another name")
+            raise PlanError(f"{self.address}: is public; pass {flag_and_keyword('public')}, or choose another name")
         if main is not None and main.private and self._public:
             raise PlanError(
-                f"{self.address}: is private already; make it public on the hub, or leave out {in_both_forms('public')}"
+                f"{self.address}: is private already; make it public on the hub, or leave out "
+                f"{flag_and_keyword('public')}"
             )
         if (names := self._now()[1]) and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
-                f"{in_both_forms('overwrite')}"
+                f"{flag_and_keyword('overwrite')}"
             )
 
     def _info(self, revision: str) -> ModelInfo | None:
@@ -121,7 +122,7 @@ class HubUpload:
         from huggingface_hub import CommitOperationAdd
 
         addition = CommitOperationAdd(name, path)
-        with self._readable_errors(name), _silently():
+        with self._readable_errors(name), _without_progress_bars():
             _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)
         if not addition._is_uploaded:  # noqa: SLF001  # huggingface_hub has no other way to check
             raise SendError(f"{self.address}/{name}: the repository's .gitattributes does not take it as a large file")
@@ -146,9 +147,9 @@ class HubUpload:
         if run.initial_tags.get("commit") != commit:
             raise DefeatedError(
                 f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
-                f"choose another branch, or run it again with {in_both_forms('overwrite')}"
+                f"choose another branch, or run it again with {flag_and_keyword('overwrite')}"
             )
-        with self._readable_errors(), _silently():
+        with self._readable_errors(), _without_progress_bars():
             hub_commit = _api().create_commit(
                 self.name,
                 operations,
@@ -192,7 +193,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def _silently() -> Iterator[None]:
+def _without_progress_bars() -> Iterator[None]:
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     was = are_progress_bars_disabled()

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ramerge.core.foundation.errors import CheckpointError, DownloadNote, reason
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 from ramerge.core.foundation.files import no_such_folder
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode, quoted
 from ramerge.core.storage import hub
@@ -156,25 +156,27 @@ def _from_hub(text: str, path: Path) -> FoundModel:
     try:
         commit, files = hub.commit_of(name, revision or None)
     except hub.failures() as error:
-        directory = None if isinstance(error, RevisionNotFoundError) else _in_cache(name, revision)
+        directory = None if isinstance(error, RevisionNotFoundError) else _cached_snapshot(name, revision)
         if directory is not None:
             return FoundModel(text, directory, name, revision or directory.name)
         raise CheckpointError(not_found(text, path, error)) from error
-    cached = _in_cache(name, commit)
+    cached = _cached_snapshot(name, commit)
     if cached is not None and all((cached / key).is_file() for key in files):
         return FoundModel(text, cached, name, revision or commit)
     if find_spec("obstore") is None:
         from rich.filesize import decimal
 
         size = decimal(sum(version.nbytes for version in files.values()))
-        note = f"{text}: downloads {size} into the hub's cache; without a download, by range: {install('remote')}"
+        note = (
+            f"{text}: downloads {size} into the hub's cache; without a download, by range: {install_command('remote')}"
+        )
         warnings.warn(note, DownloadNote, stacklevel=1)
         with hub.hub_errors(f"{name}@{commit}"):
             return FoundModel(text, _snapshot(name, commit, local_files_only=False), name, revision or commit)
     return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
 
 
-def _in_cache(name: str, revision: str) -> Path | None:
+def _cached_snapshot(name: str, revision: str) -> Path | None:
     try:
         return _snapshot(name, revision, local_files_only=True)
     except hub.failures():

@@ -59,16 +59,16 @@ class UploadRun:
         with suppress(OSError):
             for line in self.log.read_bytes().splitlines():
                 with suppress(ValueError, LookupError, TypeError):
-                    self._take(json.loads(line))
+                    self._apply_event(json.loads(line))
 
     def begin(self, initial_tags: Mapping[str, str | None], *, conditions: bool = True) -> None:
         """Begin a new run with a new log."""
         self.log.unlink(missing_ok=True)
-        self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(initial_tags), "conditions": conditions})
+        self._log_event({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(initial_tags), "conditions": conditions})
 
     def add(self, shard: str, tag: str) -> None:
         """Record that a shard was uploaded."""
-        self._note({"shard": shard, "tag": tag})
+        self._log_event({"shard": shard, "tag": tag})
 
     def note_put(self, name: str, data: bytes, *, was_refused: bool = False) -> None:
         """Record that a small file is about to be put, or that this was refused, because another program was faster.
@@ -76,7 +76,7 @@ class UploadRun:
         It is recorded before the request, so that a later process knows about it even if this process is killed. The
         ETag in the response need not be recorded, because it is a digest, too.
         """
-        self._note({"put": name, "digest": _digest(data), "refused": was_refused})
+        self._log_event({"put": name, "digest": _digest(data), "refused": was_refused})
 
     def has_put(self, name: str, data: bytes | None) -> bool:
         """Whether a remote small file may be the run's own, because the run has put these bytes under this name."""
@@ -87,14 +87,14 @@ class UploadRun:
         """The content of the object `CLAIM` if this run has put it."""
         return self.name.encode()
 
-    def _note(self, event: Mapping[str, Any]) -> None:
+    def _log_event(self, event: Mapping[str, Any]) -> None:
         with self.log.open("ab") as file:
             file.write(f"\n{json.dumps(event)}\n".encode())  # on its own line, even after an incomplete line
             file.flush()
             os.fsync(file.fileno())
-        self._take(event)
+        self._apply_event(event)
 
-    def _take(self, event: Mapping[str, Any]) -> None:
+    def _apply_event(self, event: Mapping[str, Any]) -> None:
         if "run" in event:
             self.name, self.initial_tags = str(event["run"]), dict(event["seen"])
             self.conditions = event.get("conditions", True) is True

@@ -53,10 +53,10 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
 
 def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:
     """The state of files by path, which is the same on all machines; compared when a run is resumed."""
-    return {str(path.resolve()): _state(identity) for path, identity in files.items()}
+    return {str(path.resolve()): _identity_text(identity) for path, identity in files.items()}
 
 
-def _state(identity: Identity) -> str:
+def _identity_text(identity: Identity) -> str:
     if isinstance(identity, FileIdentity):
         return f"{identity.nbytes} bytes of {identity.modified_ns} with {identity.sample}"
     return repr(asdict(identity))

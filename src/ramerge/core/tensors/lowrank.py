@@ -177,7 +177,7 @@ class LowRank(Origin):
             left = self.left.scratch(self.left.panel(row_count, self.ranks), self.ranks)
         apart = 0
         if self.region is not None:
-            high, width = self._panel_of(self.region, columns)
+            high, width = self._panel_shape(self.region, columns)
             apart = room(4 * min(high, row_count) * width)
         return max(_load_scratch(self.base, elements), room(16 * TILE) + right + left + apart)
 
@@ -227,7 +227,7 @@ class LowRank(Origin):
                     self._add(reader, place, columns, low - begin, inside, sums)
 
     @staticmethod
-    def _panel_of(region: Region, columns: int) -> tuple[int, int]:
+    def _panel_shape(region: Region, columns: int) -> tuple[int, int]:
         """How many rows of a region are computed at a time, and their width."""
         width = region.count if region.is_columns else columns
         return max(1, _PANEL // width), width
@@ -238,7 +238,7 @@ class LowRank(Origin):
         """Like `_add`, but only for some rows or columns of the expert's matrix."""
         stop = start + values.size
         top, bottom = start // columns, -(-stop // columns)
-        high, width = self._panel_of(region, columns)
+        high, width = self._panel_shape(region, columns)
         first, step = (0, 1) if region.is_columns else (region.first, region.step)
         begin, end = max(0, -(-(top - first) // step)), -(-(bottom - first) // step)
         end = end if region.is_columns else min(end, region.count)

@@ -72,7 +72,7 @@ def align(
     stack_pairs = _pairs_of_stacks(
         {old: stack for old, stack in _stacks(shapes).items() if old not in fixed_stacks}, _stacks(targets), preferences
     )
-    around = {_around(old, new) for old, new in stack_pairs.items()}
+    around = {_module_prefixes(old, new) for old, new in stack_pairs.items()}
     pairs = sorted(
         {pair for old, new in around for pair in _shorter(old, new)}, key=lambda pair: (-len(pair[0]), *pair)
     )
@@ -85,10 +85,12 @@ def align(
         stack = stack_of(name)
         if stack in stack_pairs:
             names[name] = stack_pairs[stack] + name[len(stack) :]
-            prefixes.setdefault(*_shortest(*_around(stack, stack_pairs[stack])))
+            prefixes.setdefault(*_shortest(*_module_prefixes(stack, stack_pairs[stack])))
             continue
         places = [(old, new) for old, new in pairs if name.startswith(old) and new + name[len(old) :] in targets]
-        places += [(old, new) for old, new in _in_front(name, ends) if targets[new + name[len(old) :]] == shape]
+        places += [
+            (old, new) for old, new in _differing_prefixes(name, ends) if targets[new + name[len(old) :]] == shape
+        ]
         for old, new in places[:1]:
             names[name] = new + name[len(old) :]
             prefixes.setdefault(*_shortest(old, new))
@@ -128,7 +130,7 @@ def _pairs_of_stacks(
     }
 
 
-def _around(old: str, new: str) -> tuple[str, str]:
+def _module_prefixes(old: str, new: str) -> tuple[str, str]:
     """The prefixes of the modules that contain two stacks."""
     before, after = (stack.rstrip(".").rpartition(".")[0] for stack in (old, new))
     return f"{before}." if before else "", f"{after}." if after else ""
@@ -155,7 +157,7 @@ def _last_three_parts(name: str) -> str:
     return ".".join(parts[-3:]) if len(parts) > 2 else ""
 
 
-def _in_front(name: str, ends: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+def _differing_prefixes(name: str, ends: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     """The prefixes of a name and of the other name with the same last parts; empty unless there is exactly one."""
     candidates = [
         other

@@ -231,12 +231,12 @@ def _together(extents: Iterable[_Extent]) -> Iterator[_Extent]:
         ):
             extent_before = extent_before._replace(end=max(extent_before.end, extent.end))
             continue
-        yield from _cut(extent_before)
+        yield from _cut_extent(extent_before)
         extent_before = extent
-    yield from _cut(extent_before)
+    yield from _cut_extent(extent_before)
 
 
-def _cut(extent: _Extent | None) -> Iterator[_Extent]:
+def _cut_extent(extent: _Extent | None) -> Iterator[_Extent]:
     if extent is not None:
         for begin in range(extent.begin, extent.end, _AHEAD):
             yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))

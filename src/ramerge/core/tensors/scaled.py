@@ -127,7 +127,10 @@ def requantizable(tensor: Tensor) -> Scaling | None:
 
 
 def recountable(tensor: Tensor) -> Scaling | None:
-    """The codes and scales of a tensor, if the effect of quantizing results in the same way can at least be counted."""
+    """The codes and scales of a tensor, if the effect of quantizing a result to this format can be counted; else None.
+
+    This includes formats to which results cannot be written (see `requantizable`).
+    """
     origin = tensor.origin
     if isinstance(origin, Scaling) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
         return origin if origin.grid.block_rows == 1 else None

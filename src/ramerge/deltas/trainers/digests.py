@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 import xxhash
 
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 
 
 class Digest(Protocol):
@@ -55,7 +55,9 @@ def problem(algorithm: object, algorithms: tuple[str, ...]) -> str | None:
     if not isinstance(algorithm, str) or algorithm not in algorithms:
         return f"names the checksum {algorithm!r}, which is not one of {', '.join(algorithms)}"
     if algorithm == "blake3" and find_spec("blake3") is None:
-        return f"its checksums are blake3, which cannot be verified without another package: {install('blake3')}"
+        return (
+            f"its checksums are blake3, which cannot be verified without another package: {install_command('blake3')}"
+        )
     return None
 
 

@@ -183,7 +183,7 @@ class _Places:
         return rows * width + columns
 
 
-def _inside(folder: Location) -> str | None:
+def _delta_subfolder(folder: Location) -> str | None:
     return next((name for name in ("", "DELTA") if (folder / name / _ABOUT).is_file()), None)
 
 
@@ -299,5 +299,7 @@ def version_of(folder: Location) -> int | None:
     return None
 
 
-LAYOUT = TrainerLayout("grail", "deltas of grail", re.compile(r"checkpoint-([0-9]{1,15})"), _inside, read, version_of)
+LAYOUT = TrainerLayout(
+    "grail", "deltas of grail", re.compile(r"checkpoint-([0-9]{1,15})"), _delta_subfolder, read, version_of
+)
 FORMAT = format_of(LAYOUT)

@@ -21,7 +21,7 @@ from inspect_ai.solver import TaskState
 from pydantic import Field, ValidationError
 
 from ramerge import EvaluationError
-from ramerge.scoring.functions import in_words, load
+from ramerge.scoring.functions import describe_error, load
 from ramerge.sdk.text import shown
 from ramerge_eval.data import read_records, refuse
 from ramerge_eval.tasks import common
@@ -50,7 +50,7 @@ def rewards(
     try:
         _, compute_score = load(function)
     except Exception as error:
-        text = f"ramerge/rewards: --task-set rewards.function={function}: {in_words(error)}"
+        text = f"ramerge/rewards: --task-set rewards.function={function}: {describe_error(error)}"
         raise EvaluationError(text) from error
     return Task(
         dataset=_samples(prompts),

@@ -83,7 +83,7 @@ class Unrecorded:
         """Do nothing."""
 
 
-def in_runs(blocks: Iterable[Block], nbytes: Callable[[Block], int], size: int) -> Iterator[list[Block]]:
+def group_into_runs(blocks: Iterable[Block], nbytes: Callable[[Block], int], size: int) -> Iterator[list[Block]]:
     """Group consecutive blocks into runs of at most `size` bytes, but at least one block."""
     run: list[Block] = []
     left = size

@@ -30,7 +30,7 @@ import zstandard
 from ramerge.core.engine.executors.executor import NumberedRun, Pass, Processed, Recorder, Unrecorded
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.foundation.errors import PlanError, RamergeError, RayError, RecipeError
-from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.extras import install_command
 from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.version import __version__
 
@@ -69,7 +69,7 @@ def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
     try:
         import ray
     except ImportError as error:
-        raise RecipeError(f"--ray: Ray is not installed: {install('ray')}") from error
+        raise RecipeError(f"--ray: Ray is not installed: {install_command('ray')}") from error
     if ray.is_initialized():
         yield ray
         return
@@ -198,7 +198,7 @@ class RayExecutor:
             return
         ray, here, slots = self._ray, str(Path.cwd()), self._slots()
         payload = ray.put(zstandard.compress(ray.cloudpickle.dumps(work), _FASTEST))
-        remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
+        remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_remote_function())
         left, lost_tasks, running = list(runs), deque[_Task[Block]](), dict[object, _Task[Block]]()
         size = slots.threads  # runs of a task
         try:
@@ -275,7 +275,7 @@ def _unpacked_report(report: bytes | str) -> tuple[list[object], Exception | Non
 # --- on a node --------------------------------------------------------------------------------------------------------
 
 
-def _portable() -> Callable[..., bytes | str]:
+def _remote_function() -> Callable[..., bytes | str]:
     """Return the function that Ray runs; it is nested to be pickled by value, because the node may lack this module."""
 
     def share(versions: Mapping[str, str], *arguments: Any) -> bytes | str:
@@ -310,14 +310,14 @@ def run_share(
         ]
         if wrong:
             raise PlanError(f"this node has other versions than the one that started the merge: {', '.join(wrong)}")
-        with _inside(Path(folder)):
-            work = _unpacked(payload[0])
+        with _working_folder(Path(folder)):
+            work = _unpack_pass(payload[0])
             with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as results:
                 events += results
                 work.settle()
     except Exception as error:
         _leave_if_ending()
-        events, failure = [], _of_node(error)
+        events, failure = [], _error_of_node(error)
     return zstandard.compress(pickle.dumps((events, failure, time.monotonic() - start)), _FASTEST)
 
 
@@ -331,7 +331,7 @@ def _leave_if_ending() -> None:
 
 
 @lru_cache(maxsize=1)
-def _unpacked(reference: object) -> Pass[Any, Any]:
+def _unpack_pass(reference: object) -> Pass[Any, Any]:
     """Return the pass; cached, because all tasks of a process use the same one."""
     import ray
 
@@ -339,7 +339,7 @@ def _unpacked(reference: object) -> Pass[Any, Any]:
     return work
 
 
-def _of_node(error: Exception) -> Exception:
+def _error_of_node(error: Exception) -> Exception:
     """Return an error for the driver that names the node and can be pickled."""
     node = socket.gethostname()
     with suppress(Exception):
@@ -359,7 +359,7 @@ def _versions() -> dict[str, str]:
 
 
 @contextmanager
-def _inside(folder: Path) -> Iterator[None]:
+def _working_folder(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     with suppress(OSError):
         os.chdir(folder)

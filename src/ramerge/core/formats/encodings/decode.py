@@ -123,7 +123,7 @@ def _declaration(contents: Contents) -> Mapping[str, object] | None:
 
 
 def _check_rest(decoding: Decoding) -> None:
-    """Note tensors that are stored twice; if there are none, note codes and scales that were not used."""
+    """Report tensors that are stored twice and, if there are no problems at all, codes and scales that are unused."""
     for tensor in decoding.tensors.values():
         if tensor.name in decoding.encoded_tensors and tensor.name not in decoding.tensors:
             decoding.problem(decoding.encoded_tensors[tensor.name], "is stored both quantized and as it is")

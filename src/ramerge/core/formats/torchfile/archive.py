@@ -198,7 +198,7 @@ def _items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, in
         except UnicodeDecodeError:
             raise damage(file.path, "the name of an entry is not UTF-8") from None
         if _IN_64_BITS in (packed_size, unpacked, position):
-            unpacked, packed_size, position = _in_64_bits(
+            unpacked, packed_size, position = _zip64_numbers(
                 directory[at + n : at + n + e], unpacked, packed_size, position
             )
         at += n + e + c
@@ -214,7 +214,7 @@ def _items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, in
         raise damage(file.path, "its list of entries holds more than it says")
 
 
-def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
+def _zip64_numbers(extra: bytes, *numbers: int) -> tuple[int, ...]:
     """Return the numbers, taking those beyond 32 bits from the extra fields; -1 if they are missing there."""
     while len(extra) >= _EXTRA.size:
         kind, nbytes = _EXTRA.unpack_from(extra)

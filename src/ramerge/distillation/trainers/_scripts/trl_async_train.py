@@ -12,8 +12,8 @@ from trl.experimental.async_distillation import AsyncDistillationConfig, AsyncDi
 
 
 @dataclass
-class Models:
-    """Where everything is, and how prompts are written if not by the tokenizer's chat template."""
+class ScriptArguments:
+    """Paths of the student and the prompts; optionally a chat template to use instead of the tokenizer's."""
 
     student: str
     prompts: str
@@ -21,13 +21,13 @@ class Models:
 
 
 if __name__ == "__main__":
-    models, args = TrlParser((Models, AsyncDistillationConfig)).parse_args_and_config()
-    tokenizer = AutoTokenizer.from_pretrained(models.student)
-    tokenizer.chat_template = models.chat_template or tokenizer.chat_template
+    script_args, args = TrlParser((ScriptArguments, AsyncDistillationConfig)).parse_args_and_config()
+    tokenizer = AutoTokenizer.from_pretrained(script_args.student)
+    tokenizer.chat_template = script_args.chat_template or tokenizer.chat_template
     trainer = AsyncDistillationTrainer(
-        model=models.student,
+        model=script_args.student,
         args=args,
-        train_dataset=load_dataset("json", data_files=models.prompts, split="train"),
+        train_dataset=load_dataset("json", data_files=script_args.prompts, split="train"),
         processing_class=tokenizer,
     )
     trainer.train()

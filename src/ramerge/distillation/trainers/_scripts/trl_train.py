@@ -14,8 +14,8 @@ from trl import DistillationConfig, DistillationTrainer, TrlParser
 
 
 @dataclass
-class Models:
-    """Where everything is, and how prompts are written if not by the tokenizer's chat template."""
+class ScriptArguments:
+    """Paths of the student, the prompts and the teachers; optionally a template to use instead of the tokenizer's."""
 
     student: str
     prompts: str
@@ -54,17 +54,17 @@ class MultiTeacherTrainer(DistillationTrainer):
 
 
 if __name__ == "__main__":
-    models, args = TrlParser((Models, DistillationConfig)).parse_args_and_config()
-    tokenizer = AutoTokenizer.from_pretrained(models.student, padding_side="left")
-    tokenizer.chat_template = models.chat_template or tokenizer.chat_template
+    script_args, args = TrlParser((ScriptArguments, DistillationConfig)).parse_args_and_config()
+    tokenizer = AutoTokenizer.from_pretrained(script_args.student, padding_side="left")
+    tokenizer.chat_template = script_args.chat_template or tokenizer.chat_template
     trainer = MultiTeacherTrainer(
-        model=models.student,
+        model=script_args.student,
         args=args,
-        train_dataset=load_dataset("json", data_files=models.prompts, split="train"),
+        train_dataset=load_dataset("json", data_files=script_args.prompts, split="train"),
         processing_class=tokenizer,
         teachers={
             name: AutoModelForCausalLM.from_pretrained(path, **(args.teacher_model_init_kwargs or {}))
-            for name, path in models.teachers.items()
+            for name, path in script_args.teachers.items()
         },
     )
     trainer.train()
