@@ -59,7 +59,7 @@ We trained agents of SmolLM2-135M and Gemma 3 270M by fine-tuning, as LoRA adapt
 {len(CANDIDATES)} ways, and scored the merges on held-out prompts.
 
 - **Weights alone do not show which merge is best.** On {worst.base} {worst.name} agents, the best merge without
-  prompts was {max(weights):.0f} points behind the best with prompts, even if test labels picked it. Over
+  prompts was {max(weights):.0f} points behind the best with prompts, although it was picked with test labels. Over
   {len(all_kinds)} sets of agents it was {fmean(weights):.0f} behind on average.
 - **A few prompts of each task do.** `ramerge search` takes the merge with the highest
   [mass](guides/prompts.md#what-mass-is), the likelihood of the agents' own replies.
@@ -70,13 +70,14 @@ Column heads end with the number of sets of agents.
 {_by_kind([*all_kinds, *new])}
 
 Mass was developed on {len(all_kinds)} of these sets, so the results on them are optimistic. On the {len(new)} others,
-predicted before training ([experiment 046](../lab/experiments/046-mass.md)), `ramerge search` was
-{_confirmation(new)}. NLL is the mean negative log-likelihood per token of the same replies.
+for which we wrote down predictions before training ([experiment 046](../lab/experiments/046-mass.md)), `ramerge search`
+was {_confirmation(new)}. "By NLL" is how far it would have been behind if it had chosen by the mean negative
+log-likelihood per token of the same replies.
 
 ## What fails
 
-Choices of `ramerge search` more than 1.5 points behind (`sum` is `task_arithmetic`, the number after `regmean` its
-ridge):
+These choices of `ramerge search` were more than 1.5 points behind the best merge. `sum` is `task_arithmetic`, the
+number after `regmean` is its ridge, and SFT is fine-tuning:
 
 {_failures([*all_kinds, *new])}
 

@@ -11,7 +11,6 @@ from ramerge.cli.options import DTYPE, PROMPTS, ROUNDING, TALK, as_json
 from ramerge.cli.terminal import reminder, warn_of_launcher
 from ramerge.sdk.commands import (
     LIMITS,
-    METHOD,
     MODELS,
     OUT,
     PATH,
@@ -38,9 +37,20 @@ _FILES = (
 
 
 @command(short_help="Show what RL changed in the agents.")
-@options(_RECIPE, METHOD, *MODELS, DTYPE, ROUNDING)
+@options(_RECIPE)
 @option(
-    "method", "--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0."
+    "method",
+    "--method",
+    metavar="NAME",
+    help="Method, as listed by `ramerge methods`; default: the recipe's, or ram+. Setting it drops the recipe's "
+    "parameters.",
+)
+@options(*MODELS, DTYPE, ROUNDING)
+@option(
+    "method",
+    "--epsilons",
+    metavar="E,E,...",
+    help="Thresholds at which to compare densities; default: 1e-4,1e-5,1e-6,0.",
 )
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray", "overwrite"))
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
@@ -85,7 +95,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
 @options(_RECIPE, *MODELS, PROMPTS, DTYPE)
 @options(printing("the recommendation"), run_options(*LIMITS, "cache", "ray"))
 def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
-    """Name the method to try first, show why, and print a search that chooses better.
+    """Name the method to try first, show why, and print the command for a search, which chooses better.
 
     No method is best for all agents. With --prompts of each agent's task, a few merges are compared by the likelihood
     of the agents' own replies. Statistics and replies are kept in the user's cache.
@@ -110,7 +120,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
 @command(short_help="Make an HTML page of a finished merge.", context_settings={"allow_extra_args": True})
 @options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache", "overwrite"))
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
-    """Write an HTML page for a finished merge at OUT: its analysis and its record. Default: OUT/report.html."""
+    """Write an HTML page with the analysis and the record of a finished merge at OUT; default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import advice, check_outputs, prints, say_afterwards, write_outputs, written
     from ramerge.analysis.finished import open_merge, with_differences

@@ -33,7 +33,7 @@ class CalibrationSettings:
     rows: int = field(
         default=256,
         metadata=about(
-            "--rows", "prompts", "Maximum number of tokens to record inputs of, for each agent.", "N", kind=int
+            "--rows", "prompts", "Maximum number of tokens of each agent at which inputs are recorded.", "N", kind=int
         ),
     )
     gather: Literal["inputs", "importance", "all", "replies"] = field(

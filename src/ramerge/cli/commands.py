@@ -16,7 +16,6 @@ from ramerge.cli.carry_out import carry_out
 from ramerge.cli.options import (
     BASE,
     DEBUG,
-    DTYPE,
     EXPLAIN,
     LIMITS,
     MERGE,
@@ -142,7 +141,14 @@ def plan(
 @command(short_help="Convert a model of any format to safetensors.")
 @click.argument("model", metavar="MODEL", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
-@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, SET, printing("the record"), MERGE)
+@options(BASE)
+@option(
+    "output",
+    "--dtype",
+    metavar="DTYPE",
+    help="Output dtype, such as bfloat16; default: each tensor's own, or with --base that of the base.",
+)
+@options(ROUNDING, SHARD_SIZE, SET, printing("the record"), MERGE)
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: object) -> None:
     """Write MODEL as plain safetensors to OUT, in its own dtypes, in those of --base, or in --dtype.
 
@@ -186,7 +192,7 @@ def clean(outs: tuple[str, ...], options: Options) -> None:
     """Remove leftovers of interrupted merges to OUT. OUT itself is not changed.
 
     An interrupted merge leaves a hidden folder next to OUT, from which the same command resumes. If OUT is remote, the
-    hidden folder is on this machine, and uploaded files are removed too.
+    hidden folder is on this machine, and files that the interrupted run uploaded are removed too.
     """
     from ramerge.api import clean as run
     from ramerge.core.foundation.files import no_such_folder

@@ -244,7 +244,7 @@ PATH = _Path()
 OUT: Decorator = click.argument("out", type=PATH)
 OUT_ANYWHERE: Decorator = click.argument("out", type=_Path(str))
 BASE: Decorator = option(
-    "models", "--base", metavar="MODEL", type=click.Path(), help="Folder or hub id of the base model."
+    "models", "--base", metavar="MODEL", type=click.Path(), help="Folder or Hub id of the base model."
 )
 AGENT: Decorator = option(
     "models",
@@ -252,7 +252,7 @@ AGENT: Decorator = option(
     "agents",
     metavar="NAME=MODEL",
     multiple=True,
-    help="An agent: any name, and its folder or hub id; repeat for each agent.",
+    help="An agent: any name, and its folder or Hub id; repeat for each agent.",
 )
 _QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show no progress and no report.")
 
@@ -329,8 +329,8 @@ METHOD: Decorator = option(
     "method",
     "--method",
     metavar="NAME",
-    help="Method, as listed by `ramerge methods`, or auto to choose one by --prompts; default: the recipe's, or ram+. "
-    "Setting it drops the recipe's parameters.",
+    help="Method, as listed by `ramerge methods`, or auto to choose one with --prompts; default: the recipe's, or "
+    "ram+. Setting it drops the recipe's parameters.",
 )
 SET: Decorator = option(
     "method",

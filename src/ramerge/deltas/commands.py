@@ -9,7 +9,7 @@ import click
 
 from ramerge.cli.options import OUT_ANYWHERE
 from ramerge.cli.terminal import warn_of_launcher
-from ramerge.sdk.commands import AGENT, BASE, command, option, options, printing, run_options, say, warn
+from ramerge.sdk.commands import BASE, command, option, options, printing, run_options, say, warn
 
 if TYPE_CHECKING:
     from ramerge import Options
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 @command(short_help="Store an agent as its difference from the base.")
 @OUT_ANYWHERE
-@options(BASE, AGENT)
+@options(BASE)
+@option(
+    "models",
+    "--agent",
+    "agents",
+    metavar="NAME=MODEL",
+    multiple=True,
+    help="The agent: any name, and its folder or Hub id. Exactly one is needed.",
+)
 @option(
     "output",
     "--compression",

@@ -94,7 +94,7 @@ class AsAdapter(OutputKind):
         metadata=about(
             "--rank",
             "output",
-            "With --as-adapter: the maximum rank of a matrix; default: set by the exact sum or by --energy.",
+            "With --as-adapter: the maximum rank of a matrix; default: as large as the exact sum or --energy needs.",
             "R",
             kind=int,
         ),

@@ -59,7 +59,12 @@ SERVING = options(
         help="A setting of tasks, as in `ramerge eval`.",
     ),
     option(
-        "score", "--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once."
+        "score",
+        "--concurrency",
+        type=click.IntRange(1, 4096),
+        default=8,
+        show_default=True,
+        help="Number of parallel requests.",
     ),
 )
 """Options that control how tasks and prompts of `--score` are asked."""

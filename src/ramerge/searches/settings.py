@@ -34,7 +34,7 @@ class SearchSettings:
     trials: int | None = field(
         default=None,
         metadata=about(
-            "--trials", "search", "Number of points to try; default: all points of a grid, otherwise 30.", "N", kind=int
+            "--trials", "search", "Number of merges to try; default: all of a grid, otherwise 30.", "N", kind=int
         ),
     )
     sampler: str | None = field(
@@ -42,7 +42,7 @@ class SearchSettings:
         metadata=about(
             "--sampler",
             "search",
-            "How to choose points; default: grid for --vary, tpe for --space.",
+            "How to choose the merges to try; default: grid for --vary, tpe for --space.",
             choices=SAMPLERS,
         ),
     )
@@ -53,7 +53,7 @@ class SearchSettings:
             "--objective",
             "search",
             "The score to maximize, or with =min to minimize; default: mean (of all scores). worst: the lowest score; "
-            "worst:NAME=SCORE,...: the lowest ratio of a score to that of its agent. Several objectives give a "
+            "worst:NAME=SCORE,...: the lowest ratio of the score NAME to its agent's SCORE. Several objectives give a "
             "Pareto front.",
             "NAME[=min]",
             repeats=True,
@@ -64,12 +64,12 @@ class SearchSettings:
         metadata=about(
             "--prune/--no-prune",
             "search",
-            "Stop scoring a point once it is clearly worse than the best; on by default.",
+            "Stop scoring a merge once it is clearly worse than the best; on by default.",
         ),
     )
     most_failures: int = field(
         default=5,
-        metadata=about("--most-failures", "search", "Stop after N failed points in a row; 0: never.", "N", kind=int),
+        metadata=about("--most-failures", "search", "Stop after N failed merges in a row; 0: never.", "N", kind=int),
     )
     score_timeout: float = field(
         default=3600.0,
