@@ -24,6 +24,7 @@ from ramerge.core.methods.moved import Relative, factor, measured, shown, thresh
 from ramerge.core.methods.ram import Moved
 from ramerge.core.planning import cached_counts
 from ramerge.core.recipe.checks import note_unused
+from ramerge.core.recipe.document import DEFAULT_METHOD
 from ramerge.core.recipe.layers import layer_of
 from ramerge.core.recipe.model import AUTO
 from ramerge.core.recipe.other_method import for_method
@@ -222,7 +223,10 @@ def _recipe_to_analyze(document: Document) -> tuple[Document, list[str]]:
     """
     if document.stated("base") is None:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyze"))
-    document = document.without("method") if document.method == AUTO else document
+    notes = []
+    if document.method == AUTO:
+        document = document.without("method")
+        notes = [f"an analysis chooses no method: figures of a merge are those of {DEFAULT_METHOD}, not of auto"]
     parameters = document.stated("parameters")
     epsilon = parameters.get("epsilon", _USUAL_EPSILON) if isinstance(parameters, Mapping) else _USUAL_EPSILON
     name = document.method
@@ -230,7 +234,7 @@ def _recipe_to_analyze(document: Document) -> tuple[Document, list[str]]:
     # What a method leaves of the agents is counted on the way if it is one pass over single elements. An unknown one is
     # refused later.
     if method is None or (method.needs_base and method.side is None and method.elementwise):
-        return document, []
+        return document, notes
     note = f"what {name} leaves of the agents is not measured; figures of a merge are those of RAM"
     return for_method(document, "ram").replacing({"parameters": {"epsilon": epsilon}}), [note]
 

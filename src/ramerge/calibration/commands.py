@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.sdk.commands import KEYS, command, option, options, options_of, printing, run_options, say, table, warn
+from ramerge.cli.options import PROMPTS
+from ramerge.sdk.commands import (
+    MODELS,
+    command,
+    option,
+    options,
+    options_of,
+    printing,
+    run_options,
+    say,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ramerge import Options
@@ -18,7 +30,7 @@ if TYPE_CHECKING:
 
 @command(short_help="Gather replies and statistics of agents on prompts.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
-@options(*KEYS)
+@options(*MODELS, PROMPTS)
 @options_of(CalibrationSettings, "calibration")
 @option("run", "--dry-run", is_flag=True, help="Only estimate the cost, from headers; load nothing.")
 @options(printing("the records"), run_options("threads", "max_memory", "allow_outside_links", "overwrite"))

@@ -148,7 +148,8 @@ def plan(
     metavar="DTYPE",
     help="Output dtype, such as bfloat16; default: each tensor's own, or with --base that of the base.",
 )
-@options(ROUNDING, SHARD_SIZE, SET, printing("the record"), MERGE)
+@options(ROUNDING, SHARD_SIZE, SET, printing("the record"))
+@options(run_options(*LIMITS, "cache", "overwrite", "fresh", "upload", "ray"))
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: object) -> None:
     """Write MODEL as plain safetensors to OUT, in its own dtypes, in those of --base, or in --dtype.
 
@@ -187,7 +188,7 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
 
 @command(short_help="Remove leftovers of interrupted runs.")
 @click.argument("outs", metavar="OUT...", nargs=-1, required=True)
-@options(DEBUG, run_options("upload"))
+@options(DEBUG, run_options("upload.staging_dir"))
 def clean(outs: tuple[str, ...], options: Options) -> None:
     """Remove leftovers of interrupted merges to OUT. OUT itself is not changed.
 

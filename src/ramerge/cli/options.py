@@ -126,8 +126,10 @@ def run_options(*names: str) -> Decorator:
     for name in names:
         if name in own:
             settings[name] = own[name]
-        if name in _PARTS:
-            settings |= {f"{name}.{key}": tuple(about) for key, *about in settings_of(_PARTS[name])}
+        part, _, _ = name.partition(".")
+        if part in _PARTS:
+            about_part = {f"{part}.{key}": tuple(about) for key, *about in settings_of(_PARTS[part])}
+            settings |= about_part if part == name else {name: about_part[name]}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)

@@ -34,8 +34,8 @@ from ramerge.searches.trials import Trial
 MOST_CANDIDATES = 5
 _FOLDER = "replies"
 _GIVEN = (
-    "the agents' replies came with their prompts, the best of each prompt: they may be right more often than a single "
-    "reply of the agents would be"
+    "the agents' replies came with their prompts, and the best reply to each prompt counts: they may be right more "
+    "often than a single reply of the agents would be"
 )
 
 

@@ -58,8 +58,8 @@ def advice_on_auto(agents: Iterable[str]) -> str:
     """The advice if the method is `auto`, but there are no prompts to choose a method with."""
     prompts = shlex.join(word for name in agents for word in ("--prompts", f"{name}=FILE")) or "--prompts NAME=FILE"
     return (
-        f"auto chooses with prompts of each agent's task: run `ramerge merge --method auto {prompts} ...`, or name a "
-        "method; `ramerge recommend` says what fits the weights"
+        f"auto chooses with prompts of each agent's task: add {prompts}, or name a method; `ramerge recommend` says "
+        "what fits the weights"
     )
 
 
