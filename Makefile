@@ -216,7 +216,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[torch]'
+	@echo "installing ramerge, PyTorch and transformers into $(VENV) (1.2 GB)"
+	@$(PIP) --editable '.[torch]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml $(EVALUATION)/pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -360,3 +360,8 @@ def test_prompts_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert models.prompts == {"code": "~/code.jsonl"}
     found = prompts_of(models.agents, models.prompts, ramerge.CalibrationSettings())
     assert [prompt.text for prompt in found["code"]] == ["2 + 2", "3 + 3"]
+
+
+def test_remote_prompts_are_refused() -> None:
+    with pytest.raises(InputError, match=r"p\.jsonl: prompts are read from this machine only; download the file first"):
+        prompts_of(["code"], {"code": Path("s3://bucket/p.jsonl")}, ramerge.CalibrationSettings())

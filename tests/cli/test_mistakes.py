@@ -144,10 +144,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         ("report searched", "searched: is a search or greedy soup; name its best merge, searched/best"),
         ("report unfinished", "unfinished: is a search or greedy soup that has not ended"),
-        (
-            f"search {MODELS} OUT --prompts code=s3://bucket/p.jsonl --prompts tool=tool.jsonl",
-            "p.jsonl: prompts are read from this machine only; download the file first",
-        ),
         (f"search {MODELS} OUT --score m:f --serve vllm", "error: --serve: is for tasks and prompts, and --score name"),
         (
             "plan --base base+one --agent code=coder --agent tool=tool --as-delta",

@@ -105,7 +105,7 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
 
     found = ramerge.search(RECIPE, tmp_path / "out", score, vary=VARY, settings=NO_PAGE)
     failed = [point for point in found.points if point.state == "failed"]
-    assert {point.failure for point in failed} == {"ValueError: this one is broken"} and len(failed) == 2
+    assert {point.failure for point in failed} == {"ValueError: this one is broken (test_api.py, line 103)"} and len(failed) == 2
 
 
 @pytest.mark.parametrize(
@@ -334,6 +334,20 @@ def test_the_best_merge_is_compared_with_the_best_agents(
     again = ramerge.search({**RECIPE, "rules": rules}, tmp_path / "out", score, vary=VARY, settings=settings)
     assert again == result and log.read_text() == scored
     assert scored.split()[:3] == ["passthrough"] * 3
+
+
+@pytest.mark.parametrize("items", [None, 6])
+def test_a_comparison_with_few_items_or_none_is_undecided(
+    tmp_path: Path, items: int | None, messages: Messages
+) -> None:
+    def score(model: Path) -> dict[str, float] | dict[str, list[float]]:
+        return {name: 0.9 if items is None else [1.0] * items for name in ("code", "tool")}
+
+    settings = replace(NO_PAGE, score_agents=True)
+    result = ramerge.search(RECIPE, tmp_path / "out", score, vary=VARY, settings=settings)
+    [line] = [line for line in findings(result, Path("OUT")) if line.startswith("enough?")]
+    assert line.startswith("enough? undecided")
+    messages.check(line)
 
 
 def test_the_best_agent_of_a_figure_is_found_in_the_direction_of_its_objective(tmp_path: Path) -> None:

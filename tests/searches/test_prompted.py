@@ -468,7 +468,7 @@ def test_what_differs_from_an_earlier_search_is_named(prompt_files: dict[str, st
     settings = ramerge.SearchSettings(html=False, trials=1, calibration=SETTINGS)
     first = ramerge.search(recipe, "found", settings=settings)
     longer = replace(settings, calibration=replace(SETTINGS, max_new=13))
-    with pytest.raises(ramerge.EvaluationError, match="other settings: max_new: it was 12, and is 13"):
+    with pytest.raises(ramerge.EvaluationError, match="other settings: --max-new: it was 12, and is 13"):
         ramerge.search(recipe, "found", settings=longer)
     shutil.move("found", "moved")
     assert ramerge.search(recipe, "moved", settings=settings).points == first.points

@@ -435,7 +435,7 @@ def test_functions_that_throw_hang_and_die_are_replaced(written: Path) -> None:
     assert done.returncode == 0, done.stderr
     points = json.loads(done.stdout)["points"]
     assert [point["state"] for point in points] == ["failed", "failed", "failed", "complete"]
-    assert points[0]["failure"] == "ValueError: broken"
+    assert points[0]["failure"] == "ValueError: broken (scores.py, line 9)"
     assert "did not end within 3 seconds" in points[1]["failure"]
     assert "its process ended with exit code 7" in points[2]["failure"]
     assert "Traceback" in (written / "out" / "score.log").read_text()

@@ -147,7 +147,7 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         return _all_of(held_out, UNREWARDED)
     if right_at is None and len(rewards) == 1 and max(rewards) <= 0:
         text = f"every reply earned {max(rewards):g}, so which are right is not known, and all count"
-        return _all_of(held_out, f"{text}; check the reward, or say what a right reply earns: --right-at")
+        return _all_of(held_out, f"{text}; check the reward function, or give prompts that the agents can answer")
     least = max(rewards) if right_at is None else right_at
     right = {
         name: [each for each in exchanges if each.reward is not None and each.reward >= least]

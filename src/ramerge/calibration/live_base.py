@@ -221,5 +221,5 @@ class LiveBase:
                 return module.load_tokenizer(Path(folder))
             except CheckpointError as error:
                 model = self._base if agent is None else self.models.agents[agent].model or agent
-                text = f"{model}: neither it nor the base {self._base} has a tokenizer that transformers can load"
+                text = f"{model}: neither it nor the base ({self._base}) has a tokenizer that transformers can load"
                 raise CheckpointError(f"{text}; put the files of a tokenizer there") from error

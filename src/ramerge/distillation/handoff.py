@@ -159,7 +159,7 @@ def handoff(
     failures.raise_all()
     own_prompts, held_out = hold_out(own_prompts, settings.hold_out) if settings.hold_out else (own_prompts, {})
     own = {name: place for name, place in names.items() if name not in (teachers or {})}
-    notes = [*notes_of_changes(student, own), *check_tokens(student.recipe)]
+    notes = [*notes_of_changes(student, own), *check_tokens(student)]
     if settings.hardest is not None:
         counts = {
             name: f"{sum(prompt.key in likelihoods.get(name, {}) for prompt in each)} of {len(each)} of {name}"

@@ -25,6 +25,8 @@ from ramerge.sdk.storage import is_hub_id, is_remote
 RECIPE = "ramerge.yaml"
 _SEARCH, _BEST, _CALIBRATION = "search.json", "best", "calibration"
 _SOUP = "holds a soup of the checkpoints of one run, which have no tasks of their own to distill; merge agents"
+_VOCABULARIES = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
+"""The files of which a tokenizer must have one."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -221,14 +223,20 @@ def notes_of_changes(merge: Merge, teachers: Mapping[str, str]) -> list[str]:
     ]
 
 
-def check_tokens(recipe: Recipe) -> list[str]:
-    """Return notes if teachers may have other tokens than the student."""
-    if recipe.allow.different_tokens or recipe.allow.vocabulary:
-        return [
+def check_tokens(merge: Merge) -> list[str]:
+    """Return notes if the student has no tokenizer, or teachers may have other tokens than the student."""
+    notes = []
+    if not any(path for pattern in _VOCABULARIES for path in merge.folder.glob(pattern)):
+        notes.append(
+            f"{merge.folder}: has no tokenizer, which trainers load from the student's folder; copy the base's "
+            "tokenizer files there"
+        )
+    if merge.recipe.allow.different_tokens or merge.recipe.allow.vocabulary:
+        notes.append(
             "the recipe allows models with other tokens (allow.different_tokens, allow.vocabulary); trainers compare "
             "teachers and student token id by token id, so check that the ids mean the same"
-        ]
-    return []
+        )
+    return notes
 
 
 def check_agents(names: Sequence[str], prompts: Mapping[str, object]) -> None:

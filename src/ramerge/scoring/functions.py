@@ -7,11 +7,14 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class NoFunctionError(ValueError):
@@ -74,7 +77,9 @@ def digest(module: ModuleType) -> str:
         return ""
     own = Path(file).resolve()
     hash_of_files = hashlib.sha256(own.read_bytes())
-    names = [getattr(each, "__file__", None) or "" for each in [*sys.modules.values()]]
+    # a script that calls ramerge is no part of the function
+    modules = [each for name, each in [*sys.modules.items()] if name != "__main__"]
+    names = [getattr(each, "__file__", None) or "" for each in modules]
     # thousands of modules are imported next to torch, and a path takes 0.1 ms to resolve
     module_files = {Path(name).resolve() for name in names if name.endswith(".py") and "site-packages" not in name}
     for path in sorted(module_files - {own}):
@@ -91,4 +96,12 @@ def describe_error(error: BaseException) -> str:
     """Describe an error of a user's function, or of its name, in one sentence."""
     if isinstance(error, NoFunctionError):
         return str(error)[:2000]
-    return f"{type(error).__name__}: {error}"[:2000]
+    return f"{f'{type(error).__name__}: {error}'[:2000]}{_place_of(error)}"
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the last line of the user's file that the error passed, in parentheses; empty if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [each for each in frames if not each.filename.startswith((_PACKAGE, "<")) and each.line]
+    own = [each for each in outside if each.filename == outside[0].filename]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""

@@ -34,6 +34,13 @@ class Estimate:
         """Whether the interval contains 0."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
+    def with_interval(self, *, sign: bool = True, digits: int = 3) -> str:
+        """Format the figure, with its interval if it has one."""
+        form = f"{'+' if sign else ''}.{digits}f"
+        if self.low is None or self.high is None:
+            return f"{self.value:{form}}"
+        return f"{self.value:{form}} ({self.low:{form}} to {self.high:{form}})"
+
 
 def estimate(objective: Objective, scores: Scores) -> Estimate:
     """Estimate an objective of a point: its value and interval."""

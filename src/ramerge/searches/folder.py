@@ -25,14 +25,15 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ramerge import CheckpointError, EvaluationError, OutputError
+from ramerge.calibration.record import CalibrationSettings
 from ramerge.core.foundation.files import read_regular
 from ramerge.core.planning.inputs import open_model
 from ramerge.core.storage.own_files import RECORDS
-from ramerge.scoring.scores import Objective, Scores
+from ramerge.scoring.scores import Objective, Scores, Split
 from ramerge.scoring.serving import SERVED_NAME
 from ramerge.sdk.files import check_state, lock, write_file
 from ramerge.sdk.outputs import path_of
@@ -44,7 +45,10 @@ _AGENTS, _CALIBRATION = "agents.json", "calibration"
 _NAMES = {name: f"other {name}" for name in ("inputs", "prompts", "settings")}
 _LINKS = {SERVED_NAME, "study.log.lock"}
 """Links that a search makes itself, and a kill may leave behind; they are removed, never followed."""
-_WORDS = {"digest": "its file, or a module that it imports from its folder,"}
+_DIGEST = "its file, or a module that it imports from its folder,"
+_FLAGS = {
+    each.name: each.metadata["setting"].flag for each in fields(CalibrationSettings) if "setting" in each.metadata
+}
 
 
 @dataclass(frozen=True)
@@ -145,17 +149,24 @@ class Folder:
                 return [f"output and tracebacks of the score function are in {self.log}"]
         return []
 
-    def agents(self) -> dict[str, Scores]:
-        """The stored scores of agents, by name."""
+    def agents(self) -> dict[Split, dict[str, Scores]]:
+        """The stored scores of agents, by the purpose of the items and by name."""
         path = self.root / _AGENTS
-        content = validate(path, read(path), dict[str, Figures]) if path.exists() else {}
-        if len({frozenset(figures) for figures in content.values()}) > 1:
+        content = validate(path, read(path), dict[Split, dict[str, Figures]]) if path.exists() else {}
+        if len({frozenset(figures) for by_agent in content.values() for figures in by_agent.values()}) > 1:
             raise EvaluationError(f"{path}: agents have different scores; remove the file, and they are scored again")
-        return {name: scores_from_json(path, figures) for name, figures in content.items()}
+        return {
+            split: {name: scores_from_json(path, figures) for name, figures in by_agent.items()}
+            for split, by_agent in content.items()
+        }
 
-    def keep_agents(self, agents: Mapping[str, Scores]) -> None:
+    def keep_agents(self, agents: Mapping[Split, Mapping[str, Scores]]) -> None:
         """Store the scores of agents in the folder."""
-        self.write(_AGENTS, dumped({name: scores_to_json(scores) for name, scores in agents.items()}, indent=None))
+        content = {
+            split: {name: scores_to_json(scores) for name, scores in by_agent.items()}
+            for split, by_agent in agents.items()
+        }
+        self.write(_AGENTS, dumped(content, indent=None))
 
     def clear(self) -> None:
         """Remove the last scored candidate."""
@@ -211,7 +222,7 @@ def _difference(part: str, before: object, now: object) -> str:
     keys = []
     while isinstance(before, dict) and isinstance(now, dict):
         key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
-        keys.append(_WORDS.get(key, key))
+        keys.append(_DIGEST if key == "digest" else _FLAGS.get(key, key) if part == "settings" else key)
         before, now = before.get(key), now.get(key)
     where = ": ".join(keys)
     if part == "inputs" or _is_digest(before) or _is_digest(now):
@@ -224,6 +235,8 @@ def _is_digest(value: object) -> bool:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, dict) and "function" in value:
+        value = value["function"]
     with suppress(TypeError, ValueError):
         return brief(json.dumps(value, ensure_ascii=False), 200)
     return brief(repr(value), 200)

@@ -233,7 +233,7 @@ class AgentPrompts:
         settings = {key: value for key, value in asdict(self.settings).items() if key not in _HOW}
         if self.settings.reward:
             module, _ = load(self.settings.reward)
-            settings["reward"] = {"function": self.settings.reward, "digest": digest(module)}
+            settings["reward"] = {"function": self.settings.reward.rpartition(":")[2], "digest": digest(module)}
         return {
             "prompts": {
                 name: sha256(repr([(each.key, each.replies) for each in prompts]).encode()).hexdigest()

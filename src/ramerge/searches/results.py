@@ -82,6 +82,10 @@ class SearchResult(Displayed):
         agents: for each figure, the score of the best agent, if agents were scored; in a search by prompts whose best
             point has generated replies, the share of held-out prompts with a right reply by each agent.
         over_agents: how much better the best point is than these agents, on the same items; None if unknown.
+        compared_items: for each figure, the number of items on which the best point and the agents are compared; 0 if
+            the score gives no items.
+        verdict: what this says: whether the best point is worse than its agents, better, as good, or undecided; empty
+            with several objectives.
 
     Example:
         >>> settings = ramerge.SearchSettings(html=False)
@@ -110,12 +114,15 @@ class SearchResult(Displayed):
     notes: tuple[str, ...] = ()
     agents: Mapping[str, float] = field(default_factory=dict)
     over_agents: Estimate | None = None
+    compared_items: Mapping[str, int] = field(default_factory=dict)
+    verdict: str = ""
 
     def _summary(self) -> Mapping[str, object]:
         return {"best": self.best, **self.winner.point, "scores": self.winner.scores, **counts(self.points)}
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
-        return [_figures_of(point) for point in self.ranked]
+        names = [objective.name for objective in self.objectives]
+        return [_figures_of(point, names, is_tied=point.number in self.level) for point in self.ranked]
 
     @property
     def winner(self) -> TriedPoint:
@@ -139,11 +146,21 @@ class SearchResult(Displayed):
         return {"schema": SCHEMA, "ramerge": __version__, **asdict(self)}
 
 
-def _figures_of(point: TriedPoint) -> dict[str, object]:
-    """Return the figures of a point for its summary line and its row in a table."""
-    objectives = {f"objective {number}": each.value for number, each in enumerate(point.objectives, 1)}
+def _figures_of(point: TriedPoint, objectives: Sequence[str] = (), *, is_tied: bool = False) -> dict[str, object]:
+    """Return the figures of a point for its summary line and its row in a table.
+
+    Args:
+        objectives: the names of the objectives; by default, their numbers.
+        is_tied: whether the point cannot be distinguished from the best.
+    """
+    names = objectives or [f"objective {number}" for number in range(1, len(point.objectives) + 1)]
+    values: dict[str, object] = {name: each.value for name, each in zip(names, point.objectives, strict=False)}
+    if point.behind is not None:
+        values |= {f"{name} to the best": each.with_interval() for name, each in zip(names, point.behind, strict=False)}
+    if is_tied:
+        values["tied"] = "with the best"
     failure = {"failure": point.failure} if point.failure else {}
-    return {"number": point.number, **point.point, "state": point.state, **objectives, **failure}
+    return {"number": point.number, **point.point, "state": point.state, **values, **failure}
 
 
 def read_search(path: Path) -> SearchResult:

@@ -37,7 +37,6 @@ from ramerge.searches.contest import (
     split_of,
     write_best,
 )
-from ramerge.searches.evidence import Estimate
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer, nll_of
 from ramerge.searches.own_replies import Choice, OwnReplies
@@ -46,6 +45,7 @@ from ramerge.searches.results import SUM_FIRST, TEMPER, SearchResult, TriedPoint
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
 from ramerge.searches.strategies import STRATEGIES, Question, StrategyKind, SumFirst, key_of
+from ramerge.searches.text import comparison
 from ramerge.searches.trials import Trial
 
 TRIALS = 30
@@ -311,22 +311,30 @@ def _try_points(
 
 def _scores_of_agents(
     names: Sequence[str], candidates: PlannedPoints, contest: Contest, folder: Folder
-) -> dict[str, Scores]:
-    """Return the scores of agents; they are stored in the folder of the search."""
-    agents = folder.agents()
+) -> dict[Split, dict[str, Scores]]:
+    """Return the scores of agents, by the purpose of the items; they are stored in the folder of the search.
+
+    A score that separates validation and test items itself is called for both, so that agents and the best point can be
+    compared on items that did not choose the point.
+    """
+    scorer = contest.scorer
+    splits: tuple[Split, ...] = ("validation", "test") if scorer.splits and scorer.has_test else ("validation",)
+    stored = folder.agents()
     for name in names:
-        if name in agents:
-            continue
-        candidates.plan_agent(name).merge()
-        try:
-            with closing(contest.scorer.parts(contest.candidate, "validation")) as parts:
-                scores = join(parts)
-            check_names(scores, list(next(iter(agents.values()), scores)))
-        except ScoreFailedError as error:
-            raise EvaluationError(f"agent {name} got no score: {error}") from error
-        agents[name] = scores
-        folder.keep_agents(agents)
-    return {name: agents[name] for name in names}
+        missing = [split for split in splits if name not in stored.get(split, {})]
+        if missing:
+            candidates.plan_agent(name).merge()
+        for split in missing:
+            by_agent = stored.setdefault(split, {})
+            try:
+                with closing(scorer.parts(contest.candidate, split)) as parts:
+                    scores = join(parts)
+                check_names(scores, list(next(iter(by_agent.values()), scores)))
+            except ScoreFailedError as error:
+                raise EvaluationError(f"agent {name} got no score: {error}") from error
+            by_agent[name] = scores
+            folder.keep_agents(stored)
+    return {split: {name: stored[split][name] for name in names} for split in splits}
 
 
 @dataclass(frozen=True)
@@ -335,18 +343,20 @@ class Specialists:
 
     Attributes:
         contest: the contest, with the scorer.
-        agents: the scorer's measurements, by agent; empty if agents were not scored.
+        agents: the scorer's measurements, by the purpose of the items and by agent; empty if agents were not scored.
     """
 
     contest: Contest
-    agents: Mapping[str, Scores]
+    agents: Mapping[Split, Mapping[str, Scores]]
 
     def scores(self, split: Split) -> dict[str, Measure]:
         """Return the score of the best agent for each figure, on the items for one purpose.
 
         A figure that is no objective itself is better in the direction of the first objective.
         """
-        splits = [split_of(self.contest.scorer, scores, split) for scores in self.agents.values()]
+        scorer = self.contest.scorer
+        by_agent = self.agents.get(split if scorer.splits else "validation", {})
+        splits = [split_of(scorer, scores, split) for scores in by_agent.values()]
         objectives = self.contest.objectives
         signs = {each.name: each.sign for each in objectives}
 
@@ -378,7 +388,7 @@ class _Report:
         apart, test, more = self._test(best, validation)
         points = [self._point(trial, best, validation) for trial in contest.trials]
         is_one = len(objectives) == 1
-        agents = self.choice.agents or self.specialists.scores("validation")
+        ours, theirs = self._compared_scores(validation, test)
         result = SearchResult(
             objectives=tuple(objectives),
             sampler=self.sampler,
@@ -398,21 +408,22 @@ class _Report:
                 "merging": round(sum(point.merge_seconds for point in points), 3),
                 "scoring": round(sum(point.score_seconds for point in points), 3),
             },
-            agents={name: measure.value for name, measure in agents.items()},
-            over_agents=self._gain_over_agents(validation, test) if agents and is_one else None,
+            agents={name: measure.value for name, measure in theirs.items()},
+            over_agents=evidence.difference(objectives[0], ours, theirs) if theirs and is_one else None,
+            compared_items={name: 0 if each.items is None else len(each.items) for name, each in theirs.items()},
             notes=(*self.notes, *warnings, *more),
         )
+        result = replace(result, verdict="".join(comparison(result, self.folder.root)[-1:]))
         self.folder.write("search.json", dumped(result.to_dict()))
         return result
 
-    def _gain_over_agents(self, validation: Scores, test: Scores | None) -> Estimate:
-        """Estimate how much better the best point is than the agents: on test items if the agents have them."""
-        objective, contest = self.contest.objectives[0], self.contest
+    def _compared_scores(self, validation: Scores, test: Scores | None) -> tuple[Scores, Scores]:
+        """Return the scores of the best point and of the agents on the same items: test items if there are any."""
         if self.choice.agents:
-            return evidence.difference(objective, self.choice.right[self.best.number], self.choice.agents)
-        if test is None or contest.scorer.splits:
-            return evidence.difference(objective, validation, self.specialists.scores("validation"))
-        return evidence.difference(objective, test, self.specialists.scores("test"))
+            return self.choice.right[self.best.number], self.choice.agents
+        if test is None:
+            return validation, self.specialists.scores("validation")
+        return test, self.specialists.scores("test")
 
     def _score(self) -> dict[str, object]:
         scorer = self.contest.scorer

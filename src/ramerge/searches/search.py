@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ramerge import EvaluationError, Options, RecipeError, plan
 from ramerge.calibration.live_base import require_extras
@@ -118,7 +118,7 @@ def search(
         good, poor = branches_after_sum(points, document)
         branches = Branches(tuple(good), tuple(poor))
     description = {
-        "recipe": document.without(*unused_keys).as_dict(),
+        "recipe": _without_places(document.without(*unused_keys).as_dict()),
         **(prompts.description() if prompts is not None else {}),
     }
     candidates = PlannedPoints(points_from, options, None if by_mass else place, description)
@@ -248,6 +248,18 @@ def _has_variation(vary: object) -> bool:
     return isinstance(vary, Mapping) and all(
         isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values()
     )
+
+
+def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe without the paths of models and prompts, which may be spelled in several ways.
+
+    What is read there is described by its state.
+    """
+    agents = {
+        name: {key: value for key, value in agent.items() if key != "model"} if isinstance(agent, Mapping) else {}
+        for name, agent in dict(values.get("agents", {})).items()
+    }
+    return {key: value for key, value in values.items() if key not in ("base", "prompts")} | {"agents": agents}
 
 
 def _space_of(

@@ -66,7 +66,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
         if several:
             last = "best" if point is result.winner else "yes" if point.number in result.front else ""
         else:
-            last = _with_interval(point.behind[0], sign=True, digits=3) if point.behind else "best"
+            last = point.behind[0].with_interval() if point.behind else "best"
         right = [f"{fmean(point.right.values()):.3f}" if point.right else ""] if has_replied else []
         rows.append(
             [
@@ -131,7 +131,7 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
         elif point.state == "pruned":
             last = "given up"
         else:
-            last = _with_interval(point.behind[0]) if point.behind else "best"
+            last = point.behind[0].with_interval(sign=False, digits=4) if point.behind else "best"
         values = [shown(point.point.get(key, "–"), 40) for key in keys]
         rows.append([str(point.number), *values, *figures, last])
     return head, rows
@@ -152,28 +152,28 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         temper = float(result.score.get(TEMPER, 1.0))
         temper_note = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
         own = (
-            f"of its own replies, asked of at most {MOST_CANDIDATES} merges that mass does not separate; the best has "
-            "the greatest mean of both"
+            f"of right replies by the candidate itself, for at most {MOST_CANDIDATES} tied candidates; the best has "
+            "the highest mean of mass and right"
         )
-        reply_note = f"; right: the share that is right {own}" if best.right else ""
+        reply_note = f"; right: the share {own}" if best.right else ""
         return [
             f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better. NLL: "
             f"negative log-likelihood per token{reply_note}",
             f"best: {spelling(best.point, short=True)}{ties}{_doubt(result)}",
             *_untried(result),
-            *_enough(result, out),
+            *comparison(result, out),
         ]
     lines = [f"best: point {best.number}: {spelling(best.point)}"]
     if result.agents:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
-        lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
+        items = " on test items" if result.test is not None else ""
+        lines.append(f"agents, the best of each figure{items}: mean {fmean(result.agents.values()):.4f} ({figures})")
     for place, objective in enumerate(result.objectives):
-        text = f"{objective.name}: {_with_interval(best.objectives[place])} on the items of the choice"
+        text = f"{objective.name}: {best.objectives[place].with_interval(sign=False, digits=4)} on validation items"
         if result.test is not None and result.optimism is not None:
-            text += (
-                f", {_with_interval(result.test[place])} on items kept apart; "
-                f"optimism of the choice {_with_interval(result.optimism[place], sign=True)}"
-            )
+            test = result.test[place].with_interval(sign=False, digits=4)
+            optimism = result.optimism[place].with_interval(digits=4)
+            text += f", {test} on test items; optimism of the choice (the difference) {optimism}"
         lines.append(text)
     if result.level:
         lines.append(
@@ -182,10 +182,10 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
-    return [*lines, *_untried(result), *_enough(result, out)]
+    return [*lines, *_untried(result), *comparison(result, out)]
 
 
-def _enough(result: SearchResult, out: Path) -> list[str]:
+def comparison(result: SearchResult, out: Path) -> list[str]:
     """Return sentences that compare the best merge with its agents, and say what to do next."""
     over, by_mass = result.over_agents, _is_by_mass(result)
     if len(result.objectives) > 1:
@@ -205,31 +205,32 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
         right = result.winner.right
         shares = [f"{name} {right[name]:.3f} and {share:.3f}" for name, share in result.agents.items()]
         lines = [f"right replies to the held-out prompts, of the best merge and of each agent: {', '.join(shares)}"]
-    figures = _with_interval(over, sign=True, digits=3)
-    if over.holds_0:
-        # of a few prompts that are all right, the interval is a point
-        counts = [count for _, count in result.score["right"].values()] if by_mass else []
-        few = f" on {sum(counts)} prompts" if by_mass else ""
-        more = "prompts (--prompt-count)" if by_mass else "items of the score"
-        loss = max(-result.objectives[0].sign * bound for bound in (over.low or 0.0, over.high or 0.0))
-        undecided = f"undecided: the difference from its agents is {figures}{few}"
-        if any(count < FEW for count in counts):
-            verdict = f"{undecided}. That is too few to tell: give more {more}"
-        elif loss > 0:
-            verdict = (
-                f"{undecided}. If a loss of {loss:.3f} is small enough, evaluate the merge on your own tasks and ship "
-                f"it; more {more} narrow the interval"
-            )
-        else:
-            verdict = f"as good as its agents{few}: {figures}. Evaluate the merge on your own tasks and ship it"
-    elif result.objectives[0].sign * over.value >= 0:
-        verdict = f"better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
-    else:
+    figures = over.with_interval()
+    counts, kind = result.compared_items.values(), "prompts" if by_mass else "items"
+    sign, difference = result.objectives[0].sign, f"the difference from its agents is {figures}"
+    on, more = f" on {sum(counts)} {kind}", "prompts (in the files, and by --prompt-count)" if by_mass else "items"
+    if over.low is None or over.high is None:
+        verdict = (
+            f"undecided: {difference}, without an interval, because the score gives no items; return a number for each "
+            "item, or evaluate the merge on your own tasks"
+        )
+    elif sign * over.value < 0 and not over.holds_0:
         prompts = "" if by_mass else " --prompts NAME=FILE"
         verdict = (
-            f"worse than its agents: {figures}. If that is too much, distill the agents into the merge: "
+            f"worse than its agents{on}: {figures}. If that is too much, distill the agents into the merge: "
             f"ramerge handoff {quote(str(out))} STUDENT{prompts}"
         )
+    elif any(count < FEW for count in counts):  # if all are right, the interval is a point
+        verdict = f"undecided: {difference}{on}. That is too few to tell: give more {more}"
+    elif not over.holds_0:
+        verdict = f"better than its agents{on}: {figures}. Evaluate the merge on your own tasks and ship it"
+    elif (loss := max(-sign * over.low, -sign * over.high)) > 0:
+        verdict = (
+            f"undecided: {difference}{on}. If a loss of {loss:.3f} is small enough, evaluate the merge on your own "
+            f"tasks and ship it; more {more} narrow the interval"
+        )
+    else:
+        verdict = f"as good as its agents{on}: {figures}. Evaluate the merge on your own tasks and ship it"
     return [*lines, f"enough? {verdict}"]
 
 
@@ -286,11 +287,3 @@ def _interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return "–"
     return f"{estimate.low:.4f} to {estimate.high:.4f}"
-
-
-def _with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
-    """Format an estimate, with its interval if it has one."""
-    form = f"{'+' if sign else ''}.{digits}f"
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:{form}}"
-    return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"

@@ -228,6 +228,8 @@ def _no_weights(directory: Location) -> str:
         (path for pattern in _STEPS for path in directory.glob(pattern)), key=lambda path: path.stat().st_mtime
     ):
         return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
+    if list(directory.glob("adapter_model.*")) and not list(directory.glob("adapter_config.json")):
+        return f"{directory}: lacks adapter_config.json, which says how to read an adapter; copy it from its training"
     if text := unread.advice(directory):
         return f"{directory}: {text}"
     if not any(directory.rglob("*")):

@@ -83,7 +83,7 @@ TRL = Trainer(
     "TRL 1.16 (DistillationTrainer)",
     _local,
     "python {out}/train.py --config {out}/config.yaml",
-    "pip install 'trl==1.16.*'; all teachers are loaded next to the student",
+    "pip install 'trl==1.16.*'; all teachers are loaded next to the student; without a GPU, add --use_cpu true",
 )
 TRL_ASYNC = Trainer(
     "TRL 1.16 (AsyncDistillationTrainer)",
