@@ -152,7 +152,7 @@ class _PlanBase(Displayed):
 
         return TensorStream(work, on_progress or silence)
 
-    def _to(self, out: str | Path | None) -> MergePlan:
+    def _plan_with_output(self, out: str | Path | None) -> MergePlan:
         """Return the plan with an output: with `out`, or by default its own."""
         merge_plan = self.details
         if out is not None:
@@ -190,7 +190,7 @@ class Plan(_PlanBase):
         Raises:
             RamergeError: as for `ramerge.merge`.
         """
-        return _carry_out(self._to(out), self.options, on_progress or silence)[0]
+        return _carry_out(self._plan_with_output(out), self.options, on_progress or silence)[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +217,7 @@ class SweepPlan(_PlanBase):
         Raises:
             RamergeError: as for `ramerge.sweep`.
         """
-        return _carry_out(self._to(out), self.options, on_progress or silence)
+        return _carry_out(self._plan_with_output(out), self.options, on_progress or silence)
 
 
 @overload
@@ -454,7 +454,7 @@ def merge(
         'ram+'
     """
     merge_plan = plan(recipe, out, kind=kind, options=options, on_progress=on_progress)
-    return _carry_out(merge_plan._to(None), options, on_progress or silence)[0]
+    return _carry_out(merge_plan._plan_with_output(None), options, on_progress or silence)[0]
 
 
 def sweep(

@@ -139,7 +139,7 @@ def carry_out(
         plan, [*sample_warnings, *spoiled(observation.non_finite)], observation.rounding, plan.parameters, densities
     )
     refuse_if_strict(plan, warnings)
-    losses = _losses(plan, statistics, observation.results)
+    losses = _precision_losses(plan, statistics, observation.results)
     epsilon = Relative(relative=statistics.epsilon) if statistics.after else statistics.epsilon
     recipe = plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True)
     damage_findings = finding_of_damage(
@@ -162,7 +162,7 @@ def carry_out(
         cells=cells.cells(),
         epsilon=None if statistics.after else statistics.epsilon,
         relative_epsilon=statistics.epsilon if statistics.after else None,
-        thresholds=_thresholds(statistics, observation.results, names),
+        thresholds=_agent_thresholds(statistics, observation.results, names),
         epsilons=statistics.epsilons,
         rounding=dict(zip(names, effects(observation.rounding), strict=True)) if plan.rounds_updates else {},
         precision_loss=losses,
@@ -179,7 +179,9 @@ def _precision_loss(statistics: TaskVectorStatistics) -> PrecisionLoss:
     return PrecisionLoss("model", statistics.after, agents=statistics.agents, epsilon=statistics.epsilon)
 
 
-def _losses(plan: MergePlan, statistics: TaskVectorStatistics, results: Results) -> dict[str, dict[str, float]]:
+def _precision_losses(
+    plan: MergePlan, statistics: TaskVectorStatistics, results: Results
+) -> dict[str, dict[str, float]]:
     """Return the precision loss in bfloat16 of each agent that is stored in float32 or float64."""
     counts = [result for (statistic, _), result in results.items() if statistic == _precision_loss(statistics)]
     return {
@@ -189,7 +191,7 @@ def _losses(plan: MergePlan, statistics: TaskVectorStatistics, results: Results)
     }
 
 
-def _thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequence[str]) -> dict[str, float]:
+def _agent_thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequence[str]) -> dict[str, float]:
     """Return each agent's threshold; empty if rules of the recipe give an agent several."""
     sizes = [result for (statistic, _), result in results.items() if statistic == statistics.after]
     if statistics.after is not None and len(sizes) != 1:

@@ -96,7 +96,7 @@ def estimate(
         importance_bytes=importances,
         rows_bytes=rows_bytes(plan, settings.rows) if settings.gathers("inputs") else 0,
         prompts={name: len(each) for name, each in prompts.items()},
-        tokens={name: sum(_tokens(one, settings.max_new, most) for one in each) for name, each in prompts.items()},
+        tokens={name: sum(_token_bound(one, settings.max_new, most) for one in each) for name, each in prompts.items()},
     )
 
 
@@ -138,7 +138,7 @@ def positions(plan: MergePlan) -> int | None:
     return next((each for each in limits if isinstance(each, int) and each > 1), None)
 
 
-def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
+def _token_bound(prompt: Prompt, most_new: int, most: int | None) -> int:
     """Return an upper bound of the tokens of a prompt and its reply: a text has at most as many tokens as bytes."""
     texts = [prompt.text or "", *(message["content"] for message in prompt.messages)]
     reply_bytes = most_new

@@ -45,7 +45,7 @@ def exchanges_of(
             if isinstance(exchange, str):
                 problems.setdefault(exchange, []).append(prompt.place)
             else:
-                exchanges_by_key[prompt.key] = replace(_with_reward(exchange, prompt, reward), key=prompt.key)
+                exchanges_by_key[prompt.key] = replace(_add_reward(exchange, prompt, reward), key=prompt.key)
         elif isinstance(ids := speaker.question(prompt), str):
             problems.setdefault(ids, []).append(prompt.place)
         else:
@@ -66,7 +66,7 @@ def exchanges_of(
             batch = len(part) // 2
             continue
         replies = [
-            replace(_with_reward(reply, prompt, reward), key=prompt.key)
+            replace(_add_reward(reply, prompt, reward), key=prompt.key)
             for reply, (prompt, _, _) in zip(batch_replies, part, strict=True)
         ]
         questions = questions[batch:]
@@ -87,7 +87,7 @@ def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], 
         return None
 
 
-def _with_reward(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:
+def _add_reward(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:
     if reward is None or exchange.reward is not None:
         return exchange
     return replace(exchange, reward=reward(prompt, exchange.text))

@@ -144,13 +144,13 @@ class InMemorySink:
         with self._lock:
             is_new = first in self._arrays
         if not is_new:
-            self._begin(first)
+            self._allocate_tensor(first)
         start += self._plan.tensors[tensor].parts[part].begin
         self._arrays[first][point][part][start : start + data.size] = data
         with self._lock:
             self._missing[first] -= data.size
 
-    def _begin(self, tensor: int) -> None:
+    def _allocate_tensor(self, tensor: int) -> None:
         while not self._slots.acquire(timeout=0.1):
             with self._lock:
                 if tensor in self._arrays:
@@ -190,7 +190,7 @@ class InMemorySink:
         """Pass tensors without elements to the function; no block completes these."""
         for index, tensor in enumerate(self._plan.tensors):
             if not tensor.bytes_written:
-                self._begin(index)
+                self._allocate_tensor(index)
                 self._pass_on()
 
     def close(self) -> None:
