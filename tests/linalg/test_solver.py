@@ -92,12 +92,12 @@ def test_vectors_refined_from_float32_are_those_of_float64(method, shape, monkey
     device.refines = True
     monkeypatch.setattr(solver, "_device", lambda _name: device)
 
-    def watched(x: Any, real: Any = arrays._refine) -> Any:
+    def watched(x: Any, real: Any = arrays._refined_eigh) -> Any:
         found = real(x)
         refined.append(found is not None)
         return found
 
-    monkeypatch.setattr(arrays, "_refine", watched)
+    monkeypatch.setattr(arrays, "_refined_eigh", watched)
     for taus in (random(shape), low_rank(shape)):
         here = merged(CPU, method, taus, {})
         there = merged(Solver(TORCH_CPU, _refuse), method, taus, {})

@@ -65,10 +65,10 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     shards = list(_shards(folder))
     if shards:
         contents = _read_safetensors(folder, shards, opening)
-        return _with_rank_warning(folder, contents.contents(_beside_of(folder), opening))
+        return _add_rank_warning(folder, contents.contents(_beside_of(folder), opening))
     with uncollected():
         metadata = read_metadata(folder)
-        model, notes = _model(folder, metadata)
+        model, notes = _model_tensors(folder, metadata)
         contents = read_distcp(folder, metadata, model, opening)
         contents.notes += notes
     return contents.contents(_beside_of(folder), opening)
@@ -156,13 +156,13 @@ def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
         for index, info in storage.items():
             name, offset = (index.get("fqn"), index.get("offset")) if isinstance(index, Stub) else (None, None)
             if isinstance(name, str) and offset is not None:
-                places[name, numbers(offset, "an offset")] = _place(name, info)
+                places[name, numbers(offset, "an offset")] = _parse_place(name, info)
     except RefusedError as error:
         raise CheckpointError(f"{path}: refused: {error}") from error
     return DcpMetadata(tuple(tensors), places)
 
 
-def _place(name: str, info: object) -> tuple[str, int, int]:
+def _parse_place(name: str, info: object) -> tuple[str, int, int]:
     if not isinstance(info, Stub) or not isinstance(info.state, dict):
         raise RefusedError(f"tensor {quoted(name)} has no place in a file")
     if info.get("transform_descriptors"):
@@ -177,7 +177,7 @@ def _place(name: str, info: object) -> tuple[str, int, int]:
     return path, offset, length
 
 
-def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescription], tuple[str, ...]]:
+def _model_tensors(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescription], tuple[str, ...]]:
     roots: dict[tuple[str, ...], list[TensorDescription]] = defaultdict(list)
     for tensor in metadata.tensors:
         if not any(map(_NO_MODEL.fullmatch, tensor.path[:-1] or tensor.key.split(".")[:1])):
@@ -219,7 +219,7 @@ def read_distcp(
     spans: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
     for name, items in by_file.items():
         spans[model.files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
-    if overlapping := [text for places in spans.values() for text in _overlapping(places)]:
+    if overlapping := [text for places in spans.values() for text in _overlap_problems(places)]:
         raise CheckpointError([*problems, *(f"{folder / METADATA}: {text}" for text in overlapping)])
     pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
     for name, items in by_file.items():
@@ -241,7 +241,7 @@ def read_distcp(
     return model
 
 
-def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
+def _overlap_problems(places: list[tuple[int, int, str]]) -> Iterator[str]:
     """Yield problems of pieces that share bytes of a file; opening an archive for many pieces could take forever."""
     for (begin, nbytes, name), (after, _, other) in pairwise(sorted(places)):
         if begin + nbytes > after:
@@ -302,7 +302,7 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
     return len(pieces) < ranks and bool(first.tensor.shape) and first.tensor.shape[dim] >= ranks
 
 
-def _with_rank_warning(folder: Path, contents: Contents) -> Contents:
+def _add_rank_warning(folder: Path, contents: Contents) -> Contents:
     """Return the contents, with a warning if files of the last ranks may be missing, which file names do not show."""
     counts = [text.get("vocab_size") for text in text_configs(contents.config)]
     tokens = next((count for count in counts if type(count) is int), None)

@@ -147,7 +147,7 @@ def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> 
         name
         for name, tensor in above.tensors.items()
         if (before := below.tensors.get(name)) is not None
-        and not _equals(before, start.tensors.get(name))
+        and not _has_equal_elements(before, start.tensors.get(name))
         and not _is_unchanged(tensor, before, start.tensors.get(name))
     ]
 
@@ -157,7 +157,7 @@ def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
 
     DoRA's magnitudes set the norms of rows or columns, so they undo earlier changes of these norms.
     """
-    while not _equals(tensor, below):
+    while not _has_equal_elements(tensor, below):
         match tensor.origin:
             case LowRank(base=base, magnitude=None):
                 tensor = base
@@ -170,14 +170,14 @@ def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
 
 def _has_changed(tensor: Tensor, start: Tensor | None, rows: tuple[int, ...]) -> bool:
     """Whether earlier adapters have changed any of these rows."""
-    while not _equals(tensor, start):
+    while not _has_equal_elements(tensor, start):
         if not isinstance(tensor.origin, OtherRows) or set(rows) & set(tensor.origin.rows):
             return True
         tensor = tensor.origin.base
     return False
 
 
-def _equals(tensor: Tensor, other: Tensor | None) -> bool:
+def _has_equal_elements(tensor: Tensor, other: Tensor | None) -> bool:
     """Whether two tensors have the same elements, regardless of their names."""
     return other is not None and (tensor.dtype, tensor.shape, tensor.origin) == (other.dtype, other.shape, other.origin)
 

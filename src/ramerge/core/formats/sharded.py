@@ -108,7 +108,7 @@ def _dtensor_part(stub: Stub) -> ShardedPart:
     coordinate = mesh.get("_coordinate_on_dim")
     if coordinate is None:
         return ShardedPart(shape, dtype, ())  # a rank outside of the mesh
-    ranks, place = _ranks(mesh), numbers(coordinate, "a place in the mesh")
+    ranks, place = _mesh_shape(mesh), numbers(coordinate, "a place in the mesh")
     if not len(ranks) == len(place) == len(placements) or any(i >= n for i, n in zip(place, ranks, strict=True)):
         raise RefusedError(f"has {len(placements)} placements at {list(place)} in a mesh of {list(ranks)} ranks")
     offsets, sizes = [0] * len(shape), list(shape)
@@ -134,7 +134,7 @@ def _dtensor_part(stub: Stub) -> ShardedPart:
     return ShardedPart(shape, dtype, ((tuple(offsets), local),) if prod(local.shape) else ())
 
 
-def _ranks(mesh: Stub) -> tuple[int, ...]:
+def _mesh_shape(mesh: Stub) -> tuple[int, ...]:
     """Return the shape of a mesh: a tensor of ranks up to torch 2.8, later a layout with or without axes."""
     tensor, layout = mesh.get("mesh"), mesh.get("_layout")
     if isinstance(tensor, View):

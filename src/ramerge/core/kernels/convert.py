@@ -27,12 +27,12 @@ def convert(source: str, words: Words, target: str, out: Words, elements: int) -
     Formats are keys of `FORMATS`; arrays are 1-D, of any integer type. Return whether a result is not finite.
     """
     before, after = ELEMENTS[source], ELEMENTS[target]
-    peak = _conversion(before, after)(before.array(words, elements), after.array(out, elements))
+    peak = _conversion_kernel(before, after)(before.array(words, elements), after.array(out, elements))
     return bool(peak >= after.overflow)
 
 
 @cache
-def _conversion(source: ElementFormat, target: ElementFormat) -> Kernel:
+def _conversion_kernel(source: ElementFormat, target: ElementFormat) -> Kernel:
     name = f"{source.name.lower()}_to_{target.name.lower()}"
     value = before_packing(source, target, f"{source.lanes[0]}(words[i])")
     text = _SOURCE.format(name=name, bits=target.bits, value=value, peak=target.peak, pack=target.pack)

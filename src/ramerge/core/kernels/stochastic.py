@@ -70,7 +70,7 @@ def round_stochastically(
     bits = draw_bits(source, target)
     values, result = before.array(words, elements), after.array(out, elements)
     base_values = against.array(base[1], elements) if against is not None and base is not None else values
-    kernel = _kernel(before, after, against, bits)
+    kernel = _rounding_kernel(before, after, against, bits)
     key = key_words(hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest())
     peak, each = 0, 64 // bits  # draws per block
     for first in range(0, elements, _CHUNK):
@@ -98,7 +98,7 @@ _LARGEST = {"BF16": 3.3895313892515355e38, "F16": 65504.0, "F32": 3.402823466385
 
 
 @cache
-def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Kernel:
+def _rounding_kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Kernel:
     """Return the loop from one format to another. Without a base, the argument `base` is ignored."""
     before, after = source.name.lower(), target.name.lower()
     name = f"{before}_drawn_to_{after}"

@@ -19,7 +19,7 @@ def _is_a_mean(parameters: Any) -> None:
         raise ValueError("weights sum to 0, so there is no mean; to combine differences use task_arithmetic")
 
 
-def _divisor(parameters: Any, agents: Agents) -> dict[str, float]:
+def _weight_divisor(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": sum(for_each(parameters.weights, agents)) if parameters.normalize else 1.0}
 
 
@@ -49,7 +49,7 @@ class _Linear(FormulaMethod):
     source="Model Soups, arXiv 2203.05482",
     formula="sum_t w_t a_t / sum_t w_t, of the agents themselves; needs no base",
     differs="there is no difference",
-    derived=_divisor,
+    derived=_weight_divisor,
     check=_is_a_mean,
     needs_base=False,
     kind=_Linear,

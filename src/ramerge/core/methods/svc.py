@@ -44,7 +44,7 @@ class SvcParameters(ScaledParameters):
         return OtherResult(self.start, self.start_parameters)
 
 
-def _calibrated(merged_tau: Array, taus: Sequence[Array], alpha: float) -> Array:
+def _calibrate_directions(merged_tau: Array, taus: Sequence[Array], alpha: float) -> Array:
     """Scale the directions of a merged task vector down if several agents have contributed to them."""
     triples = spectral.leading(merged_tau, lambda squares: len(squares))
     if not triples.s.size:
@@ -98,7 +98,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
                 [first, *taus],
                 (1.0,) * (1 + len(taus)),
                 parameters.scale,
-                lambda ones: _calibrated(ones[0], ones[1:], parameters.alpha),
+                lambda ones: _calibrate_directions(ones[0], ones[1:], parameters.alpha),
                 piece.solver or CPU,
             )
             return np.asarray(orient(result, piece.transposed) + base)
