@@ -150,8 +150,8 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
         reason = (
             f"Stored in {dtypes}, RAM retains {_shares_text(agents, lambda a: a.fates['ram'].retained)} of the "
             f"updates, and averaging {_shares_text(agents, lambda a: a.fates['average'].retained)}. Averaging also "
-            f"resets {_shares_text(agents, lambda a: a.fates['average'].lost / a.active)} of the changed elements to the "
-            "base's value, by rounding or because agents cancel out."
+            f"resets {_shares_text(agents, lambda a: a.fates['average'].lost / a.active)} of the changed elements "
+            "to the base's value, by rounding or because agents cancel out."
         )
         findings.append(Finding(_worded_sentence(_DILUTION, figures), reason))
     return tuple(findings)

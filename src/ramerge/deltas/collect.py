@@ -37,10 +37,10 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
                 writer.changed(*header, _take_all(index, entry, spool.take))
             else:
                 blocks = _take_all(index, entry, spool.take_bytes)
-                writer.changed(*header, _compare(reader, encoder, base.tensors[entry.name], blocks))
+                writer.changed(*header, _encode_changes(reader, encoder, base.tensors[entry.name], blocks))
         names = {entry.name for entry in entries if entry.kind != "whole"}
         for tensor in (tensor for name, tensor in base.tensors.items() if name not in names):
-            digest_text = _digest_of(map(digest, _blocks(reader, tensor)))
+            digest_text = _digest_of(map(digest, _read_blocks(reader, tensor)))
             writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, digest_text)
 
 
@@ -49,9 +49,9 @@ def _take_all(index: int, entry: SpooledTensor, take: Callable[[int, int], Itera
         yield from take(index, slot)
 
 
-def _compare(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[EncodedBlock]:
+def _encode_changes(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[EncodedBlock]:
     word = f"u{itemsize(base.dtype)}"
-    for old, block in zip(_blocks(reader, base), blocks, strict=True):
+    for old, block in zip(_read_blocks(reader, base), blocks, strict=True):
         yield encoder.encode(old.view(word), block.view(word))
 
 
@@ -62,7 +62,7 @@ def _digest_of(digests: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _blocks(reader: Reader, tensor: Tensor) -> Iterator[Bytes]:
+def _read_blocks(reader: Reader, tensor: Tensor) -> Iterator[Bytes]:
     for start in range(0, tensor.elements, BLOCK):
         stop = min(start + BLOCK, tensor.elements)
         reader.begin(start, stop)

@@ -39,7 +39,7 @@ _RUN = 64
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _ShardBlocks:
     tensor: Tensor
     start: int
     stop: int
@@ -58,10 +58,10 @@ def write_agent(
     if agent.delta is None:
         raise CheckpointError(f"{agent.directory}: is no delta")
     index = read_index(agent.delta / DELTA_INDEX)
-    shards = _shards(agent, agent.delta, index)
+    shards = _agent_shards(agent, agent.delta, index)
     _copy_companions(agent, index, staging, advice)  # before the weights, as these may take hours
     memory = max(map(arena_bytes, agent.tensors.values()), default=0)
-    blocks = _blocks(agent, shards)
+    blocks = _shard_blocks(agent, shards)
     size = _RUN if any(map(is_far, agent.files)) else 1
     runs = iter(lambda: list(islice(blocks, size)), [])
     with Files(agent.files) as files:
@@ -119,7 +119,7 @@ class _RebuildWorker:
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader, self._writer = reader, writer
 
-    def run(self, run: Sequence[_Blocks]) -> list[bytes]:
+    def run(self, run: Sequence[_ShardBlocks]) -> list[bytes]:
         """Write blocks of the agent, one after another; return the digest of each."""
         self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
         digests = []
@@ -141,7 +141,7 @@ def _read_for(tensor: Tensor) -> list[Tensor]:
     return [below, tensor] if below is not tensor else [tensor]
 
 
-def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
+def _agent_shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
     """Return the agent's files, with their original headers."""
     shards = []
     for file, names in (index.shards or {ONE_FILE: list(agent.tensors)}).items():
@@ -168,13 +168,13 @@ def _index_of(shards: list[Shard]) -> str:
     )
 
 
-def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:
+def _shard_blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_ShardBlocks]:
     for shard in shards:
         for name, offset in shard.offsets.items():
             tensor = agent.tensors[name]
             for start in range(0, tensor.elements, TOGETHER * BLOCK):
                 stop = min(start + TOGETHER * BLOCK, tensor.elements)
-                yield _Blocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
+                yield _ShardBlocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
 
 
 def _copy_companions(agent: Checkpoint, index: Index, staging: StagingDir, advice: str) -> None:

@@ -50,7 +50,7 @@ def run(out: Path | None, say: Print) -> None:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ramerge-demo-")))
         models = {"base": AGENTS / "base", **{f"agent {each.name}": AGENTS / each.folder for each in DEMO_AGENTS}}
         records = {}
-        compiling = _Compiling(say)
+        compiling = _CompileNotice(say)
         for method in METHODS:
             models[method] = folder / method
             agents = {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
@@ -125,7 +125,7 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
     return rewards_by_model
 
 
-class _Compiling:
+class _CompileNotice:
     """Listener of the first merge, which explains once why compiling kernels takes seconds."""
 
     def __init__(self, say: Print) -> None:

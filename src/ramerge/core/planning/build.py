@@ -66,7 +66,7 @@ def make_plan(
         RecipeError: `threads`, `max_memory` or `device` is invalid.
     """
     limits = read_limits(options.threads, options.max_memory)
-    points, inputs, findings = _models(points, kind, in_memory=in_memory)
+    points, inputs, findings = _open_models(points, kind, in_memory=in_memory)
     alone = in_memory or not kind.has_companions  # only tensors are returned or written
     contents, differences = _contents_of_plan(points, inputs, observations, cache=options.cache, alone=alone)
     output = output_dir(out) if out is not None else None
@@ -102,7 +102,7 @@ def make_plan(
     )
 
 
-def _models(
+def _open_models(
     points: Sequence[Point], kind: PlannedKind, *, in_memory: bool
 ) -> tuple[Sequence[Point], OpenedInputs, list[PlanFinding]]:
     """Open the models, and adapt the points to these models and to the kind of output."""

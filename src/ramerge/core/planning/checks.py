@@ -194,11 +194,11 @@ def _other_companions(
         yield "has a generation_config.json, and the output gets none", "generation config and tokenizer"
     ends, others = reader.stops_of(source), reader.stops_of(agent)
     if ends and others and ends != others:
-        text = f"generation_config.json ends answers at eos_token_id {_numbers(others)}, and the output gets that of "
-        yield f"{text}{whose}, which ends them at {_numbers(ends)}", "generation config and tokenizer"
+        text = f"generation_config.json ends answers at eos_token_id {_format_tokens(others)}, and the output gets that of "
+        yield f"{text}{whose}, which ends them at {_format_tokens(ends)}", "generation config and tokenizer"
 
 
-def _numbers(tokens: Iterable[int]) -> str:
+def _format_tokens(tokens: Iterable[int]) -> str:
     return brief_list([str(token) for token in sorted(tokens)])
 
 
@@ -234,7 +234,11 @@ def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) 
         states = named_files(own)
         for name in files_by_name.keys() & states.keys():
             pairs = [(ours, theirs) for ours, theirs in zip(files_by_name[name], states[name], strict=False)]
-            others = [theirs for ours, theirs in pairs if _differ(companions.get(ours), model.metadata_folder, theirs)]
+            others = [
+                theirs
+                for ours, theirs in pairs
+                if _has_different_file(companions.get(ours), model.metadata_folder, theirs)
+            ]
             if others:
                 yield warning(
                     f"{model.metadata_folder / others[0]}: holds other statistics than the base, whose file the output "
@@ -260,7 +264,7 @@ def _has_all(model: Checkpoint, files: Iterable[str]) -> bool:
     )
 
 
-def _differ(path: Location | None, folder: Location, file: str) -> bool:
+def _has_different_file(path: Location | None, folder: Location, file: str) -> bool:
     """Whether an agent's `file` exists and differs from the file `path`; only the first `_COMPARED_BYTES` are read."""
     if path is None or climbs_out(file) or is_too_long(file) or not (folder / file).is_file():
         return False

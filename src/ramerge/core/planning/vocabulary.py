@@ -97,8 +97,8 @@ def check_tokens(
         furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=tokenizer_owner)
         if furthest != tokenizer_owner:
             text = (
-                f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(tokenizer_owner)} does "
-                "not have"
+                f"the output gets the tokenizer of {furthest}, which has tokens that {_owner_phrase(tokenizer_owner)} "
+                "does not have"
             )
             findings.append(note(text))
             tokenizer_owner = furthest
@@ -205,7 +205,7 @@ def _warn_of_lost_tokens(
             yield warning(f"{text} ({prefix}`companions: {label_of(owner)}` accepts the loss)", name)
 
 
-def _whose(model: str) -> str:
+def _owner_phrase(model: str) -> str:
     return "that of the base" if model == BASE else f"that of {model}"
 
 

@@ -45,11 +45,11 @@ def describe(
         if only is not None and item["loc"] and item["loc"][0] not in only:
             continue
         key = (*prefix, *(str(part) for part in item["loc"] if part not in ("[key]", "function-before")))
-        problems.append(document.where(key, _sentence(item, model, document)))
+        problems.append(document.where(key, _problem_sentence(item, model, document)))
     return problems
 
 
-def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Document) -> str:
+def _problem_sentence(item: Mapping[str, Any], model: type[BaseModel], document: Document) -> str:
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
         *outer, key = item["loc"]

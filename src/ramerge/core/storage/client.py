@@ -168,7 +168,7 @@ def readable_errors(
         if kind is CheckpointError and _is_denied(error):
             kind = DeniedError
         # without its cause, because a traceback would show the text that must not be repeated
-        raise kind(f"{place}: {_explanation(error, access, absent)}") from None
+        raise kind(f"{place}: {_explain_error(error, access, absent)}") from None
 
 
 def _is_denied(error: Exception) -> bool:
@@ -176,7 +176,7 @@ def _is_denied(error: Exception) -> bool:
     return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
 
 
-def _explanation(error: Exception, access: str, absent: str) -> str:
+def _explain_error(error: Exception, access: str, absent: str) -> str:
     text = str(error)
     kind = type(error).__name__
     status = match[1] if (match := _STATUS.search(text)) else ""
