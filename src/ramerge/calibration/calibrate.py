@@ -254,7 +254,7 @@ class _AgentCalibration:
         module: Any = import_module("ramerge.calibration.speaker")
         reply_settings = self.settings.max_new, self.settings.temperature, self.settings.reply_seed
         speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(name), *reply_settings)
-        replies = self._replies(speaker, prompts, fingerprint, advance)
+        replies = self._gather_replies(speaker, prompts, fingerprint, advance)
         exchanges = [each for each in replies if not each.held_out]
         importances = (
             self._measure_importances(speaker, plan, exchanges, advance) if self.settings.gathers("importance") else {}

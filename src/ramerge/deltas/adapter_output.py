@@ -195,7 +195,7 @@ class _AdapterBuilder:
             return concatenated(parts, settings)
 
         def rows(start: int, stop: int) -> Matrix:
-            return self._difference(reader, matrix.tensor, start * n, stop * n).reshape(stop - start, n)
+            return self._merged_difference(reader, matrix.tensor, start * n, stop * n).reshape(stop - start, n)
 
         return decomposed(Update((m, n), rows), plan_of_tensor.name, settings)
 
@@ -230,7 +230,8 @@ class _AdapterBuilder:
             number
             for number in self._adapter.others
             if any(
-                self._difference(reader, number, *span).any() for span in _block_bounds(self._plan.tensors[number].base)
+                self._merged_difference(reader, number, *span).any()
+                for span in _block_bounds(self._plan.tensors[number].base)
             )
         ]
         names = [self._plan.tensors[number].name for number in changes]

@@ -253,7 +253,7 @@ class _LinkApplier:
                     block = self._words[index * size :][:size]
                     link.check_base(self._reader, self._tensor, self._first + index, row, block)
                 for together in _that_fit(table, places):
-                    self._add(links, table, together)
+                    self._add_links(links, table, together)
 
     def _add_links(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
         """Add the changes of some links at once."""

@@ -148,7 +148,7 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[R
             until = time.monotonic() + server.timeout
             while process.poll() is None:
                 raise_dropped()
-                if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
+                if _is_answering("GET", f"{url}/health", _SECONDS_TO_SAY):
                     break
                 if time.monotonic() > until:
                     raise EndpointError(
@@ -221,7 +221,7 @@ class KeptServer:
             or config != self._config
             or steps is None
             or not all(
-                _answers("POST", running.url.removesuffix("/v1") + path, self._server.timeout, body(self.model))
+                _is_answering("POST", running.url.removesuffix("/v1") + path, self._server.timeout, body(self.model))
                 for path, body in steps
             )
         ):
@@ -235,7 +235,7 @@ class KeptServer:
         self._stack.close()
 
 
-def _answers(method: str, url: str, seconds: float, body: object = None) -> bool:
+def _is_answering(method: str, url: str, seconds: float, body: object = None) -> bool:
     """Whether a request succeeds. Only the status is read."""
     import httpx
 

@@ -105,10 +105,12 @@ class OwnReplies:
         if not self.generate and (self.generate is False or self._lacks_replies(contest, ties, held_out)):
             return Choice(best, notes=self._note_unused())
         right: dict[int, Scores] = {}
-        with closing(self._replier(held_out)) as replier:
+        with closing(self._make_replier(held_out)) as replier:
             for place, trial in enumerate(ties):
                 listen(place, len(ties))
-                right[trial.number] = self._right(replier, contest.candidates.plan(trial.point), trial.number, held_out)
+                right[trial.number] = self._reply_scores(
+                    replier, contest.candidates.plan(trial.point), trial.number, held_out
+                )
         listen(len(ties), len(ties))
 
         def worth(trial: Trial) -> float:
@@ -122,7 +124,9 @@ class OwnReplies:
         return any(
             journal.without_reply(held_out[name])
             for trial in ties
-            for name, journal in self._journals(contest.candidates.plan(trial.point), trial.number, held_out).items()
+            for name, journal in self._reply_journals(
+                contest.candidates.plan(trial.point), trial.number, held_out
+            ).items()
         )
 
     def _note_unused(self) -> tuple[str, ...]:
@@ -139,12 +143,12 @@ class OwnReplies:
         _, prompts = halves(self.prompts[agent], self.settings.prompt_seed)
         return [replace(prompt, replies=()) for prompt in prompts]
 
-    def _replier(self, prompts: Mapping[str, Sequence[Prompt]]) -> Replier:
+    def _make_replier(self, prompts: Mapping[str, Sequence[Prompt]]) -> Replier:
         if self.server is None:
             return LiveReplier(self.live, self.settings)
         return ServedReplier(self.live, self.settings, prompts, self.server, self.concurrency, self.folder)
 
-    def _journals(self, plan: Plan, number: int, agents: Iterable[str]) -> dict[str, ReplyJournal]:
+    def _reply_journals(self, plan: Plan, number: int, agents: Iterable[str]) -> dict[str, ReplyJournal]:
         """Return the stored replies of a candidate, by agent."""
         description = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
         description += [asdict(self.server)] if self.server is not None else []
@@ -159,11 +163,13 @@ class OwnReplies:
             name: _share_of_right(prompt.key in keys[name] for prompt in prompts) for name, prompts in held_out.items()
         }
 
-    def _right(self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
+    def _reply_scores(
+        self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]
+    ) -> Scores:
         """Return, for each agent's prompts, which of a candidate's own replies are right."""
         least = self.replies.least
         assert least is not None  # else nothing tells which are right
-        journals = self._journals(plan, number, held_out)
+        journals = self._reply_journals(plan, number, held_out)
         missing = {name: journals[name].without_reply(prompts) for name, prompts in held_out.items()}
         if any(missing.values()):
             try:

@@ -35,7 +35,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
             f"best merge: {out}/best, its recipe: {out}/recipe.yaml",
         ]
     states = counts(result.points)
-    clauses = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
+    clauses = [_point_count(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
     clauses += [f"{states['pruned']:,} given up early"] if states["pruned"] else []
     clauses += [f"{states['failed']:,} failed"] if states["failed"] else []
     merging, scoring = result.seconds["merging"], result.seconds["scoring"]
@@ -43,7 +43,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
         f"{out}: {', '.join(clauses)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; best merge: "
         f"{out}/best, its recipe: {out}/recipe.yaml"
     )
-    return [*_ranking(result), *findings(result, out), *failures(result), where]
+    return [*_ranking_table(result), *findings(result, out), *failures(result), where]
 
 
 def _is_by_mass(result: SearchResult) -> bool:
@@ -66,7 +66,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
         if several:
             last = "best" if point is result.winner else "yes" if point.number in result.front else ""
         else:
-            last = _with_interval(point.behind[0], sign=True, digits=3) if point.behind else "best"
+            last = _format_estimate(point.behind[0], sign=True, digits=3) if point.behind else "best"
         right = [f"{fmean(point.right.values()):.3f}" if point.right else ""] if has_replied else []
         rows.append(
             [
@@ -98,7 +98,7 @@ def _mass_table(result: SearchResult) -> list[str]:
     return lines
 
 
-def _ranking(result: SearchResult) -> list[str]:
+def _ranking_table(result: SearchResult) -> list[str]:
     """Return the table of points for the terminal, best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
@@ -125,13 +125,13 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     for point in points:
         figures = []
         for estimate in point.objectives:
-            figures += [f"{estimate.value:.4f}", *([] if several else [_interval(estimate)])]
+            figures += [f"{estimate.value:.4f}", *([] if several else [_format_interval(estimate)])]
         if several:
             last = "yes" if point.number in result.front else ""
         elif point.state == "pruned":
             last = "given up"
         else:
-            last = _with_interval(point.behind[0]) if point.behind else "best"
+            last = _format_estimate(point.behind[0]) if point.behind else "best"
         values = [shown(point.point.get(key, "–"), 40) for key in keys]
         rows.append([str(point.number), *values, *figures, last])
     return head, rows
@@ -159,33 +159,33 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         return [
             f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better. NLL: "
             f"negative log-likelihood per token{reply_note}",
-            f"best: {spelling(best.point, short=True)}{ties}{_doubt(result)}",
-            *_untried(result),
-            *_enough(result, out),
+            f"best: {spelling(best.point, short=True)}{ties}{_doubt_clause(result)}",
+            *_untried_sentences(result),
+            *_comparison_sentences(result, out),
         ]
     lines = [f"best: point {best.number}: {spelling(best.point)}"]
     if result.agents:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
         lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
     for place, objective in enumerate(result.objectives):
-        text = f"{objective.name}: {_with_interval(best.objectives[place])} on the items of the choice"
+        text = f"{objective.name}: {_format_estimate(best.objectives[place])} on the items of the choice"
         if result.test is not None and result.optimism is not None:
             text += (
-                f", {_with_interval(result.test[place])} on items kept apart; "
-                f"optimism of the choice {_with_interval(result.optimism[place], sign=True)}"
+                f", {_format_estimate(result.test[place])} on items kept apart; "
+                f"optimism of the choice {_format_estimate(result.optimism[place], sign=True)}"
             )
         lines.append(text)
     if result.level:
         lines.append(
-            f"{_points(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
+            f"{_point_count(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
             "difference holds 0"
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
-    return [*lines, *_untried(result), *_enough(result, out)]
+    return [*lines, *_untried_sentences(result), *_comparison_sentences(result, out)]
 
 
-def _enough(result: SearchResult, out: Path) -> list[str]:
+def _comparison_sentences(result: SearchResult, out: Path) -> list[str]:
     """Return sentences that compare the best merge with its agents, and say what to do next."""
     over, by_mass = result.over_agents, _is_by_mass(result)
     if len(result.objectives) > 1:
@@ -205,7 +205,7 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
         right = result.winner.right
         shares = [f"{name} {right[name]:.3f} and {share:.3f}" for name, share in result.agents.items()]
         lines = [f"right replies to the held-out prompts, of the best merge and of each agent: {', '.join(shares)}"]
-    figures = _with_interval(over, sign=True, digits=3)
+    figures = _format_estimate(over, sign=True, digits=3)
     if over.holds_0:
         # of a few prompts that are all right, the interval is a point
         counts = [count for _, count in result.score["right"].values()] if by_mass else []
@@ -233,7 +233,7 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
     return [*lines, f"enough? {verdict}"]
 
 
-def _doubt(result: SearchResult) -> str:
+def _doubt_clause(result: SearchResult) -> str:
     """Return the part of the line on the best merge that says why the choice is unreliable; empty if it is reliable."""
     replies = result.score.get("replies", {})
     absent = [name for name, count in replies.items() if not count]
@@ -249,7 +249,7 @@ def _doubt(result: SearchResult) -> str:
     return "".join(f"; {doubt}" for doubt in doubts)
 
 
-def _untried(result: SearchResult) -> list[str]:
+def _untried_sentences(result: SearchResult) -> list[str]:
     """Return a sentence on the untried points of a finite space; empty if there are none."""
     count, size = len(result.points), result.points_of_space
     if size is None or count >= size:
@@ -277,18 +277,18 @@ def failures(result: SearchResult) -> list[str]:
     ]
 
 
-def _points(count: int) -> str:
+def _point_count(count: int) -> str:
     return quantity(count, "point")
 
 
-def _interval(estimate: Estimate) -> str:
+def _format_interval(estimate: Estimate) -> str:
     """Format an interval: `0.9000 to 0.9500`, or a dash."""
     if estimate.low is None or estimate.high is None:
         return "–"
     return f"{estimate.low:.4f} to {estimate.high:.4f}"
 
 
-def _with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
+def _format_estimate(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
     """Format an estimate, with its interval if it has one."""
     form = f"{'+' if sign else ''}.{digits}f"
     if estimate.low is None or estimate.high is None:

@@ -66,7 +66,7 @@ class Line:
         values, vectors = np.linalg.eigh(products)
         direction: NDArray[Any] = vectors[:, -1]
         direction = -direction if direction.sum() < 0 else direction
-        intercept, slope, fit = _line(np.asarray(steps, float), direction)
+        intercept, slope, fit = _fit_line(np.asarray(steps, float), direction)
         return Line(min(max(float(values[-1]), 0.0) / total, 1.0), direction, intercept, slope, fit)
 
     def coefficients(self, at: float) -> Floats:
@@ -74,7 +74,7 @@ class Line:
         return (self.intercept + self.slope * at) * self.direction
 
 
-def _line(steps: Floats, values: Floats) -> tuple[float, float, float]:
+def _fit_line(steps: Floats, values: Floats) -> tuple[float, float, float]:
     """Return intercept, slope and R^2 of the least-squares line; the line of a single point goes through the origin."""
     if len(steps) == 1:
         return (0.0, float(values[0] / steps[0]), 1.0) if steps[0] else (float(values[0]), 0.0, 1.0)

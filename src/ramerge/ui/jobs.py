@@ -106,7 +106,7 @@ class Job:
             assert process.stderr is not None
             with process.stderr as error_stream:
                 for line in iter(lambda: error_stream.readline(_LONGEST_LINE), b""):
-                    self._hear(line)
+                    self._process_line(line)
             code = process.wait()
             output.seek(0)
             self.output = output.read(_MOST_OUTPUT).decode("utf-8", "replace")
@@ -114,7 +114,7 @@ class Job:
         self.state = DONE if code == 0 else STOPPED if was_stopped else FAILED
         self._change.set()
 
-    def _hear(self, line: bytes) -> None:
+    def _process_line(self, line: bytes) -> None:
         """Process a line of the job's standard error: an event, or readable text."""
         text = line.decode("utf-8", "replace").rstrip("\n")
         event = None

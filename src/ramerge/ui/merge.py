@@ -57,7 +57,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     list_place = html("Merges")
     command = text_place("Command line")
     inputs, outputs = [recipe, out, kind, overwrite], [state, list_place, command, start, stop, resume, clear]
-    runs = _Runs(desk)
+    runs = _MergeActions(desk)
 
     def announce(text: str, name: str, as_what: str, replacing: bool) -> tuple[str, str]:
         """Describe the work that a click on Merge would start, with its command line."""
@@ -79,7 +79,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     gr.on([recipe.change, out.change, kind.change, overwrite.change], announce, inputs, **about)
 
 
-class _Runs:
+class _MergeActions:
     """Actions of the buttons of the tab Merge. They return progress, list, a command, and which buttons are enabled."""
 
     def __init__(self, desk: Desk) -> None:

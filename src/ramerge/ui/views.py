@@ -69,10 +69,10 @@ element.addEventListener('click', async (event) => {
 
 def copyable(label: str, text: str) -> str:
     """Return a text as HTML with a button that copies it; empty for an empty text."""
-    return _copyable(label, safe(text)) if text else ""
+    return _copyable_html(label, safe(text)) if text else ""
 
 
-def _copyable(label: str, text: Markup) -> str:
+def _copyable_html(label: str, text: Markup) -> str:
     button = f'<button type="button" data-copy aria-label="Copy: {safe(label)}">Copy</button>'
     return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{text}</pre></div>')
 
@@ -80,7 +80,7 @@ def _copyable(label: str, text: Markup) -> str:
 def command_html(*commands: Sequence[str]) -> str:
     """Return command lines as HTML, to copy; a line breaks only between arguments."""
     lines = ([f"<span>{safe(shlex.quote(word))}</span>" for word in ("ramerge", *words)] for words in commands)
-    return _copyable("Command line", Markup("\n".join(map(" ".join, lines))))
+    return _copyable_html("Command line", Markup("\n".join(map(" ".join, lines))))
 
 
 def button(text: str, pick: str) -> Markup:

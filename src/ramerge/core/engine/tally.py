@@ -72,7 +72,7 @@ class _PartSums:
         tensor = self._plan.tensors[result.block.tensor]
         for statistic, counts in result.counted.items():
             key = statistic, tensor.part(statistic.scope)
-            self._total(key, counts)[...] += counts
+            self._part_total(key, counts)[...] += counts
             if statistic.kept is not None:
                 self.by_tensor[statistic, tensor.name] += counts
             self._missing[key] -= result.elements
@@ -86,7 +86,7 @@ class _PartSums:
 
     def _finish_part(self, key: tuple[Statistic, str]) -> None:
         statistic, _ = key
-        total = self._total(key, statistic.blank(len(self._plan.inputs.agents)))
+        total = self._part_total(key, statistic.blank(len(self._plan.inputs.agents)))
         self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))
         del self._totals[key]
 

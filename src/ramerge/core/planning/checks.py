@@ -194,8 +194,10 @@ def _other_companions(
         yield "has a generation_config.json, and the output gets none", "generation config and tokenizer"
     ends, others = reader.stops_of(source), reader.stops_of(agent)
     if ends and others and ends != others:
-        text = f"generation_config.json ends answers at eos_token_id {_format_tokens(others)}, and the output gets that of "
-        yield f"{text}{whose}, which ends them at {_format_tokens(ends)}", "generation config and tokenizer"
+        text = (
+            f"generation_config.json ends answers at eos_token_id {_format_tokens(others)}, and the output gets that "
+        )
+        yield f"{text}of {whose}, which ends them at {_format_tokens(ends)}", "generation config and tokenizer"
 
 
 def _format_tokens(tokens: Iterable[int]) -> str:
