@@ -271,7 +271,7 @@ def _word_at(_typing: Any, data: Any, start: Any) -> Any:
 
 
 @_array_intrinsic()
-def _differing_bits(_typing: Any, base: Any, other: Any, start: Any) -> Any:
+def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
     """Compare 64 elements of two arrays, from `start` on: bit i of the result is set if elements i differ.
 
     Compilers do not derive these instructions from a loop.
@@ -285,7 +285,7 @@ def _differing_bits(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 
 
 @_array_intrinsic()
-def _nonzero_bits(_typing: Any, array: Any, start: Any) -> Any:
+def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
     """Test 64 elements of an integer array, from `start` on: bit i of the result is set if element i is not 0."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
@@ -296,7 +296,7 @@ def _nonzero_bits(_typing: Any, array: Any, start: Any) -> Any:
 
 
 @_array_intrinsic()
-def _compress_elements(_typing: Any, source: Any, target: Any, place: Any) -> Any:
+def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     """Store the elements that 64 bits select contiguously in another array of the same type.
 
     In `compress(source, target, place)`, `place` is a tuple: the index of the first of 64 elements in `source`, the
