@@ -148,7 +148,7 @@ class _PlanBase(Displayed):
             raise PlanError(plan_in_memory.findings.problems)
 
         def work(take: Callable[[MergedTensor], None], listen: Listener) -> tuple[Record, ...]:
-            return _carry_out(plan_in_memory, self.options, listen, take)
+            return _run_plan(plan_in_memory, self.options, listen, take)
 
         return TensorStream(work, on_progress or silence)
 
@@ -190,7 +190,7 @@ class Plan(_PlanBase):
         Raises:
             RamergeError: as for `ramerge.merge`.
         """
-        return _carry_out(self._plan_with_output(out), self.options, on_progress or silence)[0]
+        return _run_plan(self._plan_with_output(out), self.options, on_progress or silence)[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +217,7 @@ class SweepPlan(_PlanBase):
         Raises:
             RamergeError: as for `ramerge.sweep`.
         """
-        return _carry_out(self._plan_with_output(out), self.options, on_progress or silence)
+        return _run_plan(self._plan_with_output(out), self.options, on_progress or silence)
 
 
 @overload
@@ -361,7 +361,7 @@ def _make_plan(
     return before if interrupted_fingerprint and would_resume(before, interrupted_fingerprint) else merge_plan
 
 
-def _carry_out(
+def _run_plan(
     merge_plan: MergePlan, options: Options, listen: Listener, on_tensor: Callable[[MergedTensor], None] | None = None
 ) -> tuple[Record, ...]:
     if merge_plan.findings.problems:
@@ -394,7 +394,7 @@ def merge_into(
         make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True
     )
     findings = replace(merge_plan.findings, problems=(*merge_plan.findings.problems, *extra_problems(merge_plan)))
-    return _carry_out(replace(merge_plan, findings=findings), options, silence, consume)[0]
+    return _run_plan(replace(merge_plan, findings=findings), options, silence, consume)[0]
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ def merge(
         'ram+'
     """
     merge_plan = plan(recipe, out, kind=kind, options=options, on_progress=on_progress)
-    return _carry_out(merge_plan._plan_with_output(None), options, on_progress or silence)[0]
+    return _run_plan(merge_plan._plan_with_output(None), options, on_progress or silence)[0]
 
 
 def sweep(

@@ -239,7 +239,7 @@ class _HeldTensor(NamedTuple):
     place: Hashable
 
 
-class _OnDevice:
+class _DeviceTensorBytes:
     """The bytes of a torch tensor on another device, copied as they are read."""
 
     def __init__(self, flat: Any) -> None:
@@ -285,7 +285,7 @@ def _held_tensors(model: Any, label: str) -> dict[str, _HeldTensor]:
     for name, value in _checked_mapping(model, label).items():
         try:
             name.encode()
-            tensors[name] = _hold_torch(value) if _is_torch(value) else _hold_numpy(value)
+            tensors[name] = _hold_torch(value) if _is_torch_tensor(value) else _hold_numpy(value)
         except UnicodeEncodeError:
             problems.append(f"{quoted(name)} holds half of a surrogate pair, which is no character; rename the tensor")
         except ValueError as error:
@@ -309,7 +309,7 @@ def _refuse_factors(models: Mapping[str, Mapping[str, _HeldTensor]]) -> None:
         raise RecipeError(problems)
 
 
-def _is_torch(value: Any) -> bool:
+def _is_torch_tensor(value: Any) -> bool:
     torch = sys.modules.get("torch")  # a program that has a tensor has imported it
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -349,7 +349,7 @@ def _hold_torch(tensor: Any) -> _HeldTensor:
     values = plain.resolve_neg().contiguous() if plain.numel() else plain.new_empty(0)
     # `contiguous` and `reshape` keep any stride along a dimension of one element, and `view` takes only 1
     flat = values.as_strided((values.numel(),), (1,)).view(torch.uint8)
-    data = flat.numpy() if flat.device.type == "cpu" else _OnDevice(flat)
+    data = flat.numpy() if flat.device.type == "cpu" else _DeviceTensorBytes(flat)
     where = (str(plain.device), plain.data_ptr(), plain.stride(), tuple(plain.shape), name, plain.is_neg())
     place = where if plain.numel() else None
     return _HeldTensor(_DTYPES[name], tuple(plain.shape), data, place)
@@ -487,7 +487,7 @@ def _misfit_problems(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str,
         found = tensors.get(name)
         if found is None:
             missing.append(quoted(name))
-        elif _has_repeated_elements(out[name]) or not (_is_torch(out[name]) or out[name].flags.writeable):
+        elif _has_repeated_elements(out[name]) or not (_is_torch_tensor(out[name]) or out[name].flags.writeable):
             readonly_names.append(quoted(name))
         elif (found.dtype, found.shape) != (part.dtype, part.shape):
             problems.append(
@@ -530,7 +530,7 @@ def _address_bounds(layout: NDArray[Any]) -> tuple[int, int]:
 
 def _layout_view(array: Any) -> NDArray[Any]:
     """Return an array with the same layout and addresses, on any device; its elements must not be read."""
-    if not _is_torch(array):
+    if not _is_torch_tensor(array):
         plain: NDArray[Any] = array
         return plain
     size = array.element_size()
@@ -546,7 +546,7 @@ def _layout_view(array: Any) -> NDArray[Any]:
 
 def _has_repeated_elements(array: Any) -> bool:
     """Whether several elements of a view may share one place in memory, as in an expanded tensor."""
-    strides, reach = (array.stride(), 1) if _is_torch(array) else (array.strides, array.itemsize)
+    strides, reach = (array.stride(), 1) if _is_torch_tensor(array) else (array.strides, array.itemsize)
     for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, array.shape, strict=True)):
         if size > 1 and stride < reach and 0 not in array.shape:
             return True
@@ -567,7 +567,7 @@ def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTe
 
 def _array_like(tensor: MergedTensor, value: Any) -> Any:
     """Return a merged tensor as an array of the same kind as `value`, on its device."""
-    if _is_torch(value):
+    if _is_torch_tensor(value):
         return tensor.torch().to(value.device)
     return tensor.data.view(_numpy_dtype(tensor.dtype, value)).reshape(tensor.shape)
 
@@ -589,7 +589,7 @@ def _numpy_dtype(dtype: str, value: Any) -> np.dtype[Any]:
 
 def _write_into(tensor: MergedTensor, target: Any) -> Any:
     """Write a merged tensor into an array of its dtype and shape."""
-    if _is_torch(target):
+    if _is_torch_tensor(target):
         target.detach().copy_(tensor.torch())
     else:
         target[...] = tensor.data.view(_numpy_dtype(tensor.dtype, target)).reshape(tensor.shape)

@@ -526,7 +526,9 @@ def _calibrate(folder: Path, recipe: dict[str, Any]) -> Outcome:
         }
         for name in recipe["agents"]
     }
-    base = {each.name: each.data.tobytes() for each in reader._plan_without_problems(reader._base_alone()).tensors()}
+    base = {
+        each.name: each.data.tobytes() for each in reader._plan_without_problems(reader._recipe_of_base()).tensors()
+    }
     return Outcome([read, base], output[1])
 
 

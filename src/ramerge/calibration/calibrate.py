@@ -194,7 +194,7 @@ def gather_agents(
         raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
     check_state(out / ".lock", *(each for name in prompts for each in (out / name, gathering.journal(name))))
     # before a file is written in a folder that is none of ours
-    if strange := [out / name for name in prompts if (out / name).exists() and not _is_ours(out / name)]:
+    if strange := [out / name for name in prompts if (out / name).exists() and not _is_calibration_folder(out / name)]:
         raise PlanError(
             f"{folder}: exists and is no calibration; remove it, or choose another folder" for folder in strange
         )
@@ -211,7 +211,7 @@ def gather_agents(
         raise
     finally:
         # nothing to come back to: another run that waits for the lock sees that its file is gone
-        if not any(_is_ours(out / name) or gathering.journal(name).exists() for name in prompts):
+        if not any(_is_calibration_folder(out / name) or gathering.journal(name).exists() for name in prompts):
             guard.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -385,7 +385,7 @@ def _tensor_digests(plan: MergePlan) -> dict[str, str]:
         return digests_of(own, Reader(files))
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_calibration_folder(folder: Path) -> bool:
     """Whether a folder holds an agent's calibration."""
     return any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
 

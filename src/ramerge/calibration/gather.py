@@ -61,7 +61,7 @@ def exchanges_of(
     questions.sort(key=lambda each: len(each[1]))
     while questions:
         part = questions[:batch]
-        batch_replies = _replies_that_fit(speaker, part)
+        batch_replies = _replies_or_none(speaker, part)
         if batch_replies is None:
             batch = len(part) // 2
             continue
@@ -75,7 +75,7 @@ def exchanges_of(
     return [replace(exchanges_by_key[prompt.key], key=prompt.key) for prompt in prompts]
 
 
-def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
+def _replies_or_none(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
     """Return the replies to prompts; None if the memory does not suffice for so many."""
     try:
         with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):

@@ -121,7 +121,7 @@ class LiveModel:
         labels = torch.tensor(ids[start:], device=self.device)
         # logits of the prompt would take as much memory as all other activations together
         more = {"logits_to_keep": len(labels)} if self._can_limit_logits else {}
-        with self._naming_code():
+        with self._blame_model_code():
             output = self.model(input_ids=torch.tensor([ids[:-1]], device=self.device), **more)
         logits = output.logits[0, -len(labels) :]
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -134,14 +134,14 @@ class LiveModel:
 
     def run_layers(self, ids: Sequence[int]) -> None:
         """Run the layers without the output head, to record their inputs."""
-        with torch.inference_mode(), self._naming_memory(ids), self._naming_code():
+        with torch.inference_mode(), self._naming_memory(ids), self._blame_model_code():
             self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
 
     def _naming_memory(self, ids: Sequence[int]) -> AbstractContextManager[None]:
         return naming_memory(f"a prompt with its reply, {len(ids):,} tokens", self.device, ADVICE)
 
     @contextmanager
-    def _naming_code(self) -> Iterator[None]:
+    def _blame_model_code(self) -> Iterator[None]:
         """Turn an error in the model's own code into a CheckpointError; errors in ramerge's hooks pass unchanged."""
         try:
             yield
@@ -179,7 +179,7 @@ class LiveModel:
         config = transformers.GenerationConfig(
             max_new_tokens=most, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None, use_cache=True
         )
-        with torch.inference_mode(), self._naming_code():
+        with torch.inference_mode(), self._blame_model_code():
             token_rows = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,

@@ -118,7 +118,7 @@ class LiveBase:
         ):
             return base_folder
         folder = self.place / "base"
-        ramerge.merge(self._base_alone(), folder, options=replace(self.options, overwrite=True))
+        ramerge.merge(self._recipe_of_base(), folder, options=replace(self.options, overwrite=True))
         return folder
 
     def check(self) -> None:
@@ -129,7 +129,7 @@ class LiveBase:
 
     def plan_of_base(self) -> MergePlan:
         """Return the plan that reads only the base."""
-        return self._plan_without_problems(self._base_alone()).details
+        return self._plan_without_problems(self._recipe_of_base()).details
 
     def plan_of(self, agent: str) -> MergePlan:
         """Return the plan that reads one agent as a merge of all agents does, under the base's names, with its own
@@ -139,7 +139,7 @@ class LiveBase:
             self._plans[agent] = self._plan_without_problems(self._recipe_of_agent(agent)).details
         return self._plans[agent]
 
-    def _base_alone(self) -> dict[str, object]:
+    def _recipe_of_base(self) -> dict[str, object]:
         allow = self.models.allow.model_dump(exclude_defaults=True)
         return {"method": "passthrough", "agents": {"model": self._base}, "allow": allow}
 
@@ -209,7 +209,7 @@ class LiveBase:
         plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
         if agent == "base":  # the word by which `companions` names the base
             own = self.models.agents[agent].model_copy(update={"over": None}).plain
-            alone = {**self._base_alone(), "base": self._base, "agents": {"agent": own}, "companions": "agent"}
+            alone = {**self._recipe_of_base(), "base": self._base, "agents": {"agent": own}, "companions": "agent"}
             plan = ramerge.plan(alone, options=self._reading).details
         if not any(name.startswith("tokenizer") for name in plan.companions):
             plan = self.plan_of_base()

@@ -69,7 +69,7 @@ def rollouts_of(record: object) -> Iterable[Rollout]:
     return next(form for form in FORMS if form.keys <= record.keys()).read(record)
 
 
-def _own_format(record: Record) -> Iterator[Rollout]:
+def _ramerge_rollouts(record: Record) -> Iterator[Rollout]:
     prompt = _first_present(record, "prompt", "messages", "question", "input")
     if prompt is None:
         raise ValueError(f"has no prompt or messages; has {shown(', '.join(map(str, record))) or 'nothing'}")
@@ -118,7 +118,7 @@ def _slime_rollouts(record: Record) -> Iterator[Rollout]:
     if isinstance(tokens, list) and isinstance(length, int) and 0 < length < len(tokens):
         mask = record.get("loss_mask")
         mask = mask if isinstance(mask, list) and len(mask) == length else [1] * length
-        ids, start = _last_words(tokens, [0] * (len(tokens) - length) + mask)
+        ids, start = _last_sampled_run(tokens, [0] * (len(tokens) - length) + mask)
     reward_fields = _reward_fields(None, record.get("label"), record.get("metadata"))
     yield Rollout(record["prompt"], record["response"], reward, "rendered", reward_fields, ids, start)
 
@@ -141,7 +141,7 @@ def _trace_rollouts(record: Record) -> Iterator[Rollout]:
     nodes = [nodes[place] for place in reversed(path)]
     tokens = [token for node in nodes for token in _list_or_empty(node.get("token_ids"))]
     mask = [each for node in nodes for each in _list_or_empty(node.get("mask"))]
-    ids, start = _last_words(tokens, mask) if len(tokens) == len(mask) else ((), 0)
+    ids, start = _last_sampled_run(tokens, mask) if len(tokens) == len(mask) else ((), 0)
     messages = [_mapping_or_empty(node.get("message")) for node in nodes]
     if not ids and any(message.get("tool_calls") for message in messages):
         raise ValueError("has calls of tools without token_ids, and no text shows how the model wrote them")
@@ -170,7 +170,7 @@ def _trace_rollouts(record: Record) -> Iterator[Rollout]:
     )
 
 
-def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
+def _last_sampled_run(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
     """Return the ids up to the last sampled id, and the start of the last sampled run."""
     end = len(mask)
     while end and not mask[end - 1]:
@@ -207,7 +207,7 @@ FORMS = tuple(
         ("prime-rl", "traces task", _prime_rl),
         ("verifiers", "nodes rewards task", _trace_rollouts),
         # that of OpenRLHF too: input, output, reward
-        ("ramerge", "", _own_format),
+        ("ramerge", "", _ramerge_rollouts),
     )
 )
 """All forms; the first form whose keys a record has applies."""

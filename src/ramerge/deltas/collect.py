@@ -30,13 +30,13 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
         for index, entry in enumerate(entries):
             header = entry.name, entry.dtype, entry.shape
             if entry.kind == "base":
-                writer.base_tensor(*header, _digest_of(_take_all(index, entry, spool.take_digests)))
+                writer.base_tensor(*header, _digest_of(_collect_slots(index, entry, spool.take_digests)))
             elif entry.kind == "whole":
-                writer.whole(*header, _take_all(index, entry, spool.take_bytes))
+                writer.whole(*header, _collect_slots(index, entry, spool.take_bytes))
             elif entry.kind == "encoded":
-                writer.changed(*header, _take_all(index, entry, spool.take))
+                writer.changed(*header, _collect_slots(index, entry, spool.take))
             else:
-                blocks = _take_all(index, entry, spool.take_bytes)
+                blocks = _collect_slots(index, entry, spool.take_bytes)
                 writer.changed(*header, _encode_changes(reader, encoder, base.tensors[entry.name], blocks))
         names = {entry.name for entry in entries if entry.kind != "whole"}
         for tensor in (tensor for name, tensor in base.tensors.items() if name not in names):
@@ -44,7 +44,7 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
             writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, digest_text)
 
 
-def _take_all(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Item]]) -> Iterator[Item]:
+def _collect_slots(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Item]]) -> Iterator[Item]:
     for slot in range(entry.slots):
         yield from take(index, slot)
 

@@ -95,7 +95,7 @@ class Patched(Origin):
         return any(link.base is other for link in _chain_links(self))
 
     def changes_of(self, other: Tensor) -> Iterator[Stored]:
-        for link in _links_over(self, other):
+        for link in _links_above(self, other):
             yield from link.own_leaves()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
@@ -120,7 +120,7 @@ class Patched(Origin):
         )
 
     def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
-        links = _links_over(self, other)
+        links = _links_above(self, other)
         old = room(elements * itemsize(tensor.dtype)) if len(links) > 1 else 0
         together = room(_TOGETHER + most_nbytes(elements, itemsize(tensor.dtype)))
         return together + old + max(link.scratch_of_link(tensor, elements) for link in links)
@@ -185,7 +185,7 @@ class Patched(Origin):
         for tensor, weight in chain:
             link = tensor.origin
             assert isinstance(link, Patched)
-            steps.append((_links_over(link, other), weight))
+            steps.append((_links_above(link, other), weight))
             other = tensor
         links = _LinkApplier(reader, chain[0][0], start, stop, words, total)
         for is_single, together in groupby(steps, lambda step: len(step[0]) == 1):
@@ -252,7 +252,7 @@ class _LinkApplier:
                 for index, row in enumerate(table.rows(places[0])):
                     block = self._words[index * size :][:size]
                     link.check_base(self._reader, self._tensor, self._first + index, row, block)
-                for together in _that_fit(table, places):
+                for together in _group_links(table, places):
                     self._add_links(links, table, together)
 
     def _add_links(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
@@ -283,7 +283,7 @@ class _LinkApplier:
             add_changes(self._tensor.dtype, [old, self._words], [weight], self._total)
 
 
-def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
+def _group_links(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
     """Yield places of links with changes, in groups for one call each: of one form, and few bytes."""
     forms, sizes = table.forms, table.nbytes.sum(axis=1).tolist()
     together, nbytes = list[int](), 0
@@ -341,7 +341,7 @@ def _chain_links(origin: Patched) -> Iterator[Patched]:
         below = below.base.origin
 
 
-def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
+def _links_above(origin: Patched, other: Tensor) -> list[Patched]:
     """Return the deltas above another tensor of the chain, last first."""
     links = []
     for link in _chain_links(origin):

@@ -121,19 +121,19 @@ class _RebuildWorker:
 
     def run(self, run: Sequence[_ShardBlocks]) -> list[bytes]:
         """Write blocks of the agent, one after another; return the digest of each."""
-        self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
+        self._reader.expect(Span(_tensors_to_read(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
         digests = []
         for blocks in run:
             self._reader.begin(blocks.start, blocks.stop)
             width = itemsize(blocks.tensor.dtype)
-            *_, out = self._reader.blocks(_read_for(blocks.tensor))
+            *_, out = self._reader.blocks(_tensors_to_read(blocks.tensor))
             out = out[: (blocks.stop - blocks.start) * width]
             self._writer.write(blocks.shard, blocks.offset, out)
             digests += [digest(out[begin : begin + BLOCK * width]) for begin in range(0, out.size, BLOCK * width)]
         return digests
 
 
-def _read_for(tensor: Tensor) -> list[Tensor]:
+def _tensors_to_read(tensor: Tensor) -> list[Tensor]:
     """Return the tensors to read for a tensor of the agent: the tensor below all changes, then the tensor itself."""
     below = tensor
     while isinstance(below.origin, Patched):

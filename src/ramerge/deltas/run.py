@@ -164,7 +164,7 @@ def apply(
             folder,
             workers=workers,
             listen=on_progress or silence,
-            advice=_weights_alone(models, place),
+            advice=_weights_only_command(models, place),
         )
     delta_bytes = sum(map(size_of, agent.folders))
     return _make_record(str(base), str(place), index, checkpoint, delta_bytes, start)
@@ -183,7 +183,7 @@ def _open_models(base: str | Path, agent: object, allow: Mapping[str, object] | 
     return open_models(recipe)
 
 
-def _weights_alone(models: OpenedInputs, out: OutputTarget) -> str:
+def _weights_only_command(models: OpenedInputs, out: OutputTarget) -> str:
     """Return a command that writes the same weights next to the base's own other files; empty if no merge can."""
     base, agent = models.base, models.agents[_MODEL]
     kinds = [{name: (one.dtype, one.shape) for name, one in each.tensors.items()} for each in models.opened]

@@ -155,7 +155,7 @@ def compare(base: Words, other: Words, bitmap: Bitmap, values: Words) -> int:
 
 def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
     """Write the positions of a bitmap as gaps, at most `most_gaps` values; return the number of values written."""
-    return int(_writing_gaps()(bitmap, gaps))
+    return int(_gaps_kernel()(bitmap, gaps))
 
 
 def patch(positions: Positions, base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
@@ -254,7 +254,7 @@ def _compare_kernel(width: int) -> Any:
 
 
 @cache
-def _writing_gaps() -> Any:
+def _gaps_kernel() -> Any:
     return _compile_kernel("to_gaps", _TO_GAPS, 1, "bp")
 
 

@@ -56,7 +56,7 @@ def run(out: Path | None, say: Print) -> None:
             agents = {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
             recipe = {"method": method, "base": str(AGENTS / "base"), "agents": agents}
             records[method] = merge(recipe, models[method], options=Options(overwrite=True), on_progress=compiling)
-        _say_statistics(records, say)
+        _print_statistics(records, say)
         _print_shares(models, say)
         remark = (
             f"The merged checkpoints are in {out}."
@@ -138,7 +138,7 @@ class _CompileNotice:
             self._say("\ncompiling kernels; later merges take them from the cache")
 
 
-def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
+def _print_statistics(records: Mapping[str, Record], say: Print) -> None:
     ram, plus = records["ram"], records["ram+"]
     seconds = ram.seconds + plus.seconds
     say(f"\nmerged {ram.parameters_count:,} parameters by ram and by ram+ in {seconds:.2f} s")

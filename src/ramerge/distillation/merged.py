@@ -73,7 +73,7 @@ def open_merge(merged: str | os.PathLike[str]) -> Merge:
     folder = path / _BEST if (path / _SEARCH).is_file() else path
     if (path / "asked.json").is_file() and folder == path:
         raise RecipeError(f"{path}: holds a search that has not ended; the same `ramerge search` command resumes it")
-    if kind := _change_in(folder):
+    if kind := _kind_of_change(folder):
         raise RecipeError(
             f"{folder}: is {kind}, which no trainer loads as the student; merge again without --as-delta or "
             f"--as-adapter, or make a checkpoint of it: ramerge convert {shlex.quote(str(folder))} STUDENT --base BASE"
@@ -191,14 +191,14 @@ def _unloadable_reason(folder: Path) -> str | None:
     """Return the reason why trainers cannot load a folder; None if they can."""
     if not folder.is_dir():
         return "is no folder"
-    if kind := _change_in(folder):
+    if kind := _kind_of_change(folder):
         return f"is {kind}"
     if not (folder / "config.json").is_file():
         return "has no config.json"
     return None if any(any(folder.glob(each)) for each in _WEIGHTS) else f"has no {' or '.join(_WEIGHTS)}"
 
 
-def _change_in(folder: Path) -> str | None:
+def _kind_of_change(folder: Path) -> str | None:
     """Return the kind of change that a folder holds in place of a model; None if it holds no change."""
     if (folder / DELTA_INDEX).is_file():
         return "a delta"

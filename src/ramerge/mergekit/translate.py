@@ -157,7 +157,7 @@ def _text_of(value: object) -> str:
     return f"{path}@{revision}" if revision else path
 
 
-def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
+def _sources_of_whole_slice(slices: object) -> tuple[list[Any], int, Any]:
     """Sources without their range, the number of layers that they all have, and the parameters of the only slice."""
     whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
     if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
@@ -276,7 +276,7 @@ class _Translation:
         if not slices:
             return
         try:
-            sources, layers, self.slice_parameters = _whole_slice(slices)
+            sources, layers, self.slice_parameters = _sources_of_whole_slice(slices)
         except ValueError as error:
             self.problem(("slices",), f"{error}; {_WHOLE}")
             return

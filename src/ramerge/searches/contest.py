@@ -144,7 +144,7 @@ class Contest:
             point = strategy.ask(self.standings())
             if point is None:
                 return
-            trial = self._carried_out(point)
+            trial = self._run_trial(point)
             if self.journal is not None:
                 self.journal.keep(trial)
             if trial.state == "complete":
@@ -209,7 +209,7 @@ class Contest:
 
     # --- one trial ----------------------------------------------------------------------------------------------------
 
-    def _carried_out(self, point: Point) -> Trial:
+    def _run_trial(self, point: Point) -> Trial:
         numbers = {trial.number for trial in self.trials}
         number = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
         trial = Trial(number, point, "failed")

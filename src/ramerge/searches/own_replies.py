@@ -101,7 +101,7 @@ class OwnReplies:
             for trial in by_gain
             if trial is best or evidence.difference(objective, contest.figures(trial), figures).holds_0
         ][:MOST_CANDIDATES]
-        held_out = {name: self._held_out(name) for name in figures}
+        held_out = {name: self._held_out_prompts(name) for name in figures}
         if not self.generate and (self.generate is False or self._lacks_replies(contest, ties, held_out)):
             return Choice(best, notes=self._note_unused())
         right: dict[int, Scores] = {}
@@ -117,7 +117,7 @@ class OwnReplies:
             return objective.value(right[trial.number]) + contest.values(trial)[0]
 
         notes = () if all(each.generated for name in held_out for each in self.replies.exchanges[name]) else (_GIVEN,)
-        return Choice(max(ties, key=worth), right, self._right_of_agents(held_out), notes)
+        return Choice(max(ties, key=worth), right, self._scores_of_agents(held_out), notes)
 
     def _lacks_replies(self, contest: Contest, ties: Sequence[Trial], held_out: Mapping[str, Sequence[Prompt]]) -> bool:
         """Whether a candidate lacks a stored reply to one of the prompts."""
@@ -138,7 +138,7 @@ class OwnReplies:
         why = "--no-generate" if self.generate is False else why
         return (f"the choice is by mass alone: own replies of an earlier run, in {folder}, do not count ({why})",)
 
-    def _held_out(self, agent: str) -> list[Prompt]:
+    def _held_out_prompts(self, agent: str) -> list[Prompt]:
         """Return the prompts of an agent that no statistic uses, without the replies that came with them."""
         _, prompts = halves(self.prompts[agent], self.settings.prompt_seed)
         return [replace(prompt, replies=()) for prompt in prompts]
@@ -156,7 +156,7 @@ class OwnReplies:
         folder = self.folder.root / _FOLDER / f"{number}-{fingerprint}"
         return {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in agents}
 
-    def _right_of_agents(self, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
+    def _scores_of_agents(self, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
         """Return, for each agent, which of its own replies are right, by prompt."""
         keys = {name: {exchange.key for exchange in self.replies.exchanges[name]} for name in held_out}
         return {

@@ -80,7 +80,7 @@ class _Reader:
         return space
 
     @property
-    def _names_method(self) -> bool:
+    def _states_method(self) -> bool:
         return self._document.stated("method") is not None
 
     def _raise_problems(self) -> None:
@@ -157,7 +157,7 @@ class _Reader:
             elif parameter is not None and not any(
                 has_parameter(method, axis.key) for method in _methods_of(axis, methods)
             ):
-                if axis.method is None and not self._names_method and (others := _methods_with(axis.key)):
+                if axis.method is None and not self._states_method and (others := _methods_with_parameter(axis.key)):
                     own, few = methods[0], ", ".join(others[:_FEW])
                     which = "the default method, " if self._recipe.stated("method") is None else ""
                     self._problems.append(
@@ -188,7 +188,7 @@ class _Reader:
             self._problems += problems
 
 
-def _methods_with(key: str) -> list[str]:
+def _methods_with_parameter(key: str) -> list[str]:
     return [method for method in METHODS if has_parameter(method, key)]
 
 

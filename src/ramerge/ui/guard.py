@@ -64,7 +64,7 @@ class PageGuard:
             await send({"type": "websocket.close", "code": 1008})
         elif (refusal := self._refusal_response(request := Request(scope))) is not None:
             await refusal(scope, receive, send)
-        elif self._brings_token(request):
+        elif self._has_token(request):
             first = RedirectResponse("./", 303, {"cache-control": "no-store"})
             first.set_cookie(self._cookie, str(self._token), httponly=True, samesite="strict")
             await first(scope, receive, send)
@@ -85,14 +85,14 @@ class PageGuard:
         if any([urlsplit(origin).netloc] != hosts for origin in origins):
             return _refusal_text(403, "Requests from other pages are refused.")
         has_cookie = self._token is None or _is_same_token(request.cookies.get(self._cookie, ""), self._token)
-        if not has_cookie and not self._brings_token(request):
+        if not has_cookie and not self._has_token(request):
             return _refusal_text(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
         if not _SAFE_PATH.fullmatch(path) or ".." in path:
             return _refusal_text(404, "There is nothing here.")
         length = request.headers.get("content-length", "0")
         return _TOO_LONG if not length.isdecimal() or int(length[:20]) > MOST_BYTES else None
 
-    def _brings_token(self, request: Request) -> bool:
+    def _has_token(self, request: Request) -> bool:
         if self._token is None or request.scope["path"] != "/" or request.method != "GET":
             return False
         tokens = request.query_params.getlist("token")

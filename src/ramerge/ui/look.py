@@ -84,7 +84,7 @@ def _run_analysis(desk: Desk, text: str, agent: str | None, measure: str) -> Ite
         views_of_figures: Sequence[object] = [gr.skip()] * 3
         if work.figures and work.figures is not live:
             live = work.figures
-            views_of_figures = _render_figures(_so_far(live), [], chosen_agent, measure)
+            views_of_figures = _render_figures(_partial_analysis(live), [], chosen_agent, measure)
         yield (
             views.progress_html(work),
             views.command_html(work.words),
@@ -131,7 +131,7 @@ def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
     raise RecipeError(f"{name}: the analysis has no such tensor")
 
 
-def _so_far(live: Values) -> Values:
+def _partial_analysis(live: Values) -> Values:
     """Return as much of an analysis as its figures need, from a progress event."""
     texts: dict[str, Sequence[str]] = dict.fromkeys(("findings", "warnings", "notes"), ())
     return {**live, "model": live["part"], "method": "ram", "rounding": {}, **texts}

@@ -47,7 +47,7 @@ def paper_figures(analysis: Values) -> list[Figure]:
 def density_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.density(analysis)
     most = max((row["share"] for row in table), default=0.0) or 1.0
-    bars = _chart_of("rows").encode(
+    bars = _data_chart("rows").encode(
         x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, most]), axis=_percent_axis()),
         y=_agent_axis(names),
         yOffset=alt.YOffset("measure:N", sort=None),
@@ -72,7 +72,7 @@ def density_bars(analysis: Values) -> Figure:
 def overlap_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.overlap(analysis)
     labels = [rows.shared_label(others) for others in range(len(names))]
-    bars = _chart_of("rows").encode(
+    bars = _data_chart("rows").encode(
         x=_share_of_updates(),
         y=_agent_axis(names),
         order=alt.Order("others:Q"),
@@ -112,7 +112,7 @@ def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = ME
         alt.binding_select(options=list(measures), labels=list(measures.values()), name="Measure"),
     )
     chart = (
-        _chart_of("rows")
+        _data_chart("rows")
         .mark_rect()
         .add_params(
             alt.param(name="agent", value=agent, bind=alt.Undefined if name else by_name),
@@ -167,7 +167,7 @@ def update_sizes(analysis: Values) -> Figure:
     )
     # Room for words above the lines.
     room = alt.Scale(domain=[0, 1.15 * max(row["share"] for row in table) or 1.0], nice=False)
-    lines = _chart_of("rows").encode(
+    lines = _data_chart("rows").encode(
         x=x,
         y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percent_axis()),
         color=_label_colors("agent", names, AGENT_COLORS, "stroke"),
@@ -196,7 +196,7 @@ def update_sizes(analysis: Values) -> Figure:
 def _overlap_matrix(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.matrix(analysis)
     angle = 0 if sum(map(len, names)) < 30 else -40
-    squares = _chart_of("rows").encode(
+    squares = _data_chart("rows").encode(
         x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=_slanted_axis(angle)),
         y=alt.Y("second:N", title=None, scale=alt.Scale(domain=names)),
         tooltip=_tooltips(
@@ -257,7 +257,7 @@ def _epsilon_chart(
     analysis: Values, field: str, title: str, choose: alt.Parameter | None = None
 ) -> alt.LayerChart | alt.FacetChart:
     order = [rows.epsilon_label(epsilon) for epsilon in analysis["epsilons"]]
-    lines = _chart_of("rows") if choose is None else _chart_of("rows").transform_filter("datum.rule == rule")
+    lines = _data_chart("rows") if choose is None else _data_chart("rows").transform_filter("datum.rule == rule")
     lines = lines.encode(
         x=alt.X(
             "epsilon:O",
@@ -279,7 +279,7 @@ def _epsilon_chart(
 
 def _update_fates_chart(analysis: Values) -> Figure:
     names, table, merges = rows.agents_of(analysis), rows.fates(analysis), rows.merges(analysis)
-    bars = _chart_of("rows").encode(
+    bars = _data_chart("rows").encode(
         x=_share_of_updates(),
         y=_agent_axis(names),
         yOffset=alt.YOffset("merge:N", sort=None, scale=alt.Scale(paddingInner=0.15)),
@@ -332,7 +332,7 @@ TITLES = {
 }
 
 
-def _chart_of(data: str) -> alt.Chart:
+def _data_chart(data: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=data))
 
 

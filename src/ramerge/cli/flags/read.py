@@ -26,7 +26,7 @@ def read_model(model: str, options: Mapping[str, Any]) -> Document:
     document = document_of(absolute_model(model), "MODEL")
     keys = [key for key, _ in pairs("--set", options["settings"], _SETTING)]
     check_conversion(keys, "--set ", has_base=options.get("base") is not None)
-    _set_stated(document, options, "base", "dtype", "rounding", "shard_size")
+    _set_stated_keys(document, options, "base", "dtype", "rounding", "shard_size")
     _set_keys(document, options)
     return document
 
@@ -136,7 +136,7 @@ def _apply_flags(document: Document, options: Mapping[str, Any]) -> Document:
         document = change_method(document, options["method"], "--method")
     if options.get("preset") is not None:
         document = document.without("parameters")
-    _set_stated(document, options, "base", "preset", "dtype", "rounding", "shard_size")
+    _set_stated_keys(document, options, "base", "preset", "dtype", "rounding", "shard_size")
     agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
         document.set(("agents", name), absolute_model(model), f"--agent {name}")
@@ -167,7 +167,7 @@ def _set_keys(document: Document, options: Mapping[str, Any]) -> None:
         document.set(key, parse_scalar(value, f"--set {name}"), f"--set {name}={value}")
 
 
-def _set_stated(document: Document, options: Mapping[str, Any], *keys: str) -> None:
+def _set_stated_keys(document: Document, options: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if options.get(key) is not None:
             value = absolute_model(options[key]) if key == "base" else options[key]

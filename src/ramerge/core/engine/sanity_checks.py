@@ -91,7 +91,7 @@ class OtherBase(WrongModel):
 
 def suspicions(plan: MergePlan) -> tuple[str, ...]:
     """Return warnings about inputs that are probably damaged, trained from another base, or the wrong checkpoints."""
-    scales = tuple(_wrong_scales(plan))
+    scales = tuple(_scale_warnings(plan))
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
         return scales
@@ -110,7 +110,7 @@ def suspicions(plan: MergePlan) -> tuple[str, ...]:
     return (*scales, *replacements, *shifts, *together)
 
 
-def _wrong_scales(plan: MergePlan) -> Iterator[str]:
+def _scale_warnings(plan: MergePlan) -> Iterator[str]:
     """Yield warnings about quantized weights whose values are implausibly large, as with inverted scales."""
     quantized: dict[str, list[Tensor]] = {}
     for tensor in plan.tensors:
@@ -162,7 +162,7 @@ def _cross_agent_warnings(plan: MergePlan, tensors: Sequence[TensorPlan], sample
         if sample.equal[s, t] and any(one != other for one, other in pairs) and _has_equal_values(tensors, s, t):
             yield f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
     apart = [0, *(t for t in range(1, len(names) + 1) if not any(sample.equal[s, t] for s in range(1, t)))]
-    yield from _wrong_base(plan, sample, apart)
+    yield from _base_warnings(plan, sample, apart)
 
 
 def _replacement_warnings(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
@@ -411,7 +411,7 @@ def _has_equal_values(tensors: Sequence[TensorPlan], first: int, second: int) ->
     return True
 
 
-def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
+def _base_warnings(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
     """Yield a warning if the agents were probably trained from another model than the base.
 
     Args:

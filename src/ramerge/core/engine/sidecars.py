@@ -196,9 +196,9 @@ def model_sidecars(
     yield "ramerge.json", record.to_json()
 
 
-def _spelled_out(agent: Agent, model: FoundModel, paths: PathStyle) -> dict[str, Any]:
+def _agent_entry(agent: Agent, model: FoundModel, paths: PathStyle) -> dict[str, Any]:
     if agent.soup is not None:
-        members = {name: _spelled_out(agent.soup.agents[name], member, paths) for name, member in model.members}
+        members = {name: _agent_entry(agent.soup.agents[name], member, paths) for name, member in model.members}
         return {"soup": {**agent.soup.model_dump(), "agents": members}}
     if agent.over is None:
         return {"model": model.spelled_out(paths)}
@@ -214,7 +214,7 @@ def resolved_recipe(plan: MergePlan, point: Point, paths: PathStyle | None = Non
     agents = {}
     for name, model in plan.inputs.agents.items():
         agent, side = point.recipe.agents[name], plan.inputs.sides.get(name)
-        values = _spelled_out(agent, model, paths)
+        values = _agent_entry(agent, model, paths)
         values |= dict.fromkeys(agent.sides, side.spelled_out(paths)) if side is not None else {}
         agents[name] = Agent(**values)
     return point.recipe.model_copy(

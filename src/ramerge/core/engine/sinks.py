@@ -169,9 +169,9 @@ class InMemorySink:
 
     def advance(self, block: Block) -> None:
         """Pass completed tensors to the function."""
-        self._pass_on()
+        self._deliver_complete_tensors()
 
-    def _pass_on(self) -> None:
+    def _deliver_complete_tensors(self) -> None:
         with self._lock:
             complete = [tensor for tensor, missing in self._missing.items() if not missing]
         for index in complete:
@@ -191,7 +191,7 @@ class InMemorySink:
         for index, tensor in enumerate(self._plan.tensors):
             if not tensor.bytes_written:
                 self._allocate_tensor(index)
-                self._pass_on()
+                self._deliver_complete_tensors()
 
     def close(self) -> None:
         """Stop workers that wait."""

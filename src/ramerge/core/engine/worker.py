@@ -134,7 +134,7 @@ class Worker:
             before = results[after, tensor.part(after.scope)] if after is not None else None
             is_nonfinite |= statistic.count(piece, before, counts[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
-        return self._wrong_counts(tensor, piece) if is_nonfinite else ()
+        return self._nonfinite_counts(tensor, piece) if is_nonfinite else ()
 
     def observe(self, block: Block, statistics: Sequence[Statistic], results: Results, task: Task) -> BlockResult:
         """Merge a block for the first point without writing it, and count both inputs and result."""
@@ -169,7 +169,7 @@ class Worker:
         if tensor.action == "copy":
             has_nonfinite = piece.copy()
             self._write_piece(tensor, block, piece, PieceResult(has_nonfinite), range(len(self._plan.points)), sink)
-            wrong = self._wrong_counts(tensor, piece)
+            wrong = self._nonfinite_counts(tensor, piece)
             return BlockResult(block, piece.elements, read, wrong=wrong if has_nonfinite or any(wrong) else None)
         counts_by_statistic: dict[Statistic, Counts] = {}
         rounding = blank(self._plan)
@@ -181,7 +181,7 @@ class Worker:
             merged_piece, result = self._merge_piece(index, tensor, piece, task, counts, rounding[index])
             has_nonfinite |= result.nonfinite
             self._write_piece(tensor, block, merged_piece, result, (index,), sink)
-        wrong_counts = self._wrong_counts(tensor, piece) if has_nonfinite else None
+        wrong_counts = self._nonfinite_counts(tensor, piece) if has_nonfinite else None
         return BlockResult(block, piece.elements, read, counts_by_statistic, rounding, wrong_counts)
 
     def _merge_piece(
@@ -288,7 +288,7 @@ class Worker:
         return self._reader.blocks([source.tensor for source in tensor.sources])
 
     @staticmethod
-    def _wrong_counts(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
+    def _nonfinite_counts(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
         if tensor.dtype not in FLOATS:
             return (0,) * len(piece.inputs)
         counts = []

@@ -113,7 +113,7 @@ def _unread_options(agent: AdaptedModel) -> Iterator[str]:
         )
 
 
-def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
+def _lost_part_warnings(agent: AdaptedModel) -> Iterator[str]:
     """Yield a warning about tensors of the base that the configuration states as trained, but the file lacks."""
     changes, losses = agent.changes, list[str]()
     for entry, names in _stated_targets(agent):
@@ -188,7 +188,7 @@ def _config_count(base: Checkpoint, key: str) -> int:
     return max((value for part in text_configs(base.config) if isinstance(value := part.get(key), int)), default=0)
 
 
-def _other_base(agent: AdaptedModel) -> Iterator[str]:
+def _base_name_warnings(agent: AdaptedModel) -> Iterator[str]:
     """Yield a warning if the adapter names another base. Paths differ by machine, so only last parts are compared."""
     settings, base = agent.settings, agent.base
     model_names = {
@@ -211,6 +211,6 @@ def _model_name(place: str) -> str:
     return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()
 
 
-_CHECKS = (_lost_parts, _idle_patterns, _unread_options, _other_base)
+_CHECKS = (_lost_part_warnings, _idle_patterns, _unread_options, _base_name_warnings)
 
 FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True, priority=70)

@@ -103,7 +103,7 @@ class AdaptedModel:
         kind = "DoRA" if self.settings.use_dora else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
         more += (
-            f", {len(self.additions)} added that the base does not have: {_first_ten(self.additions)}"
+            f", {len(self.additions)} added that the base does not have: {_format_first_ten(self.additions)}"
             if self.additions
             else ""
         )
@@ -140,7 +140,7 @@ class AdaptedModel:
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Apply the tensors of the adapter's file to the model; problems and notes are collected."""
-        modules, others = self._modules_and_others(tensors)
+        modules, others = self._split_by_module(tensors)
         if IN_4_BITS.search(self.settings.base_model_name_or_path):
             self.notes.append(
                 f"{self.path}: was trained on the base in 4 bits (QLoRA); as its trainer's merge in 16 bits does, its "
@@ -195,7 +195,7 @@ class AdaptedModel:
 
     # --- what the file holds -----------------------------------------------------------------------------------------
 
-    def _modules_and_others(self, tensors: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    def _split_by_module(self, tensors: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
         """Split tensors into parts of LoRA, by module, and tensors that replace others, by name in the file."""
         modules: dict[str, dict[str, Tensor]] = {}
         others: dict[str, Tensor] = {}
@@ -306,7 +306,7 @@ class AdaptedModel:
     def _tied_names(self, name: str) -> tuple[str, ...]:
         return self.ties if name in self.ties else (name,)
 
-    def _trained_with(self, name: str) -> tuple[str, ...]:
+    def _tied_trained_names(self, name: str) -> tuple[str, ...]:
         return self._tied_names(name) if self.settings.ensure_weight_tying else (name,)
 
     # --- what replaces -----------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class AdaptedModel:
     def _replace_tensor(self, key: str, tensor: Tensor) -> None:
         plain = _plain_name(tensor)
         name = self._base_name(plain) or plain
-        together = self._trained_with(name) if self._is_trained(tensor) else self._tied_names(name)
+        together = self._tied_trained_names(name) if self._is_trained(tensor) else self._tied_names(name)
         if len(together) > 1 and any(("replaces", each) in self.operations for each in together):
             return  # a single tensor that PEFT saves under both names
         self._note_change("replaces", name, key)
@@ -384,7 +384,7 @@ class AdaptedModel:
                 f"has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
                 f"more than {most:,} add nothing to such a matrix, and no training makes them with PEFT; is it damaged?"
             )
-        for each in self._trained_with(name):
+        for each in self._tied_trained_names(name):
             self.tensors[each] = Tensor(each, "F32", origin.base.shape, origin)
         self.products += 1
         self.ranks.add(origin.ranks)
@@ -686,7 +686,7 @@ def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
     return None
 
 
-def _first_ten(names: Sequence[str]) -> str:
+def _format_first_ten(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names[:10])) + (" and others" if len(names) > 10 else "")
 
 

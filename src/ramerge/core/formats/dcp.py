@@ -65,16 +65,16 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     shards = list(_shards(folder))
     if shards:
         contents = _read_safetensors(folder, shards, opening)
-        return _add_rank_warning(folder, contents.contents(_beside_of(folder), opening))
+        return _add_rank_warning(folder, contents.contents(_companion_folder(folder), opening))
     with uncollected():
         metadata = read_metadata(folder)
         model, notes = _model_tensors(folder, metadata)
         contents = read_distcp(folder, metadata, model, opening)
         contents.notes += notes
-    return contents.contents(_beside_of(folder), opening)
+    return contents.contents(_companion_folder(folder), opening)
 
 
-def _beside_of(folder: Path) -> Path:
+def _companion_folder(folder: Path) -> Path:
     """Find the folder with the model's `config.json`, or at least with its tokenizer."""
     places = [folder, folder / "huggingface", *([folder.parent] if folder.name in _INNER else [])]
     telling = ("config.json", "tokenizer_config.json", "tokenizer.json")

@@ -177,7 +177,7 @@ def read_settings(folder: Location) -> AdapterSettings:
         problems += [f"{key} must {_MUST.get(key, 'be true or false')}, not {quoted(config.get(key))}" for key in keys]
         raise CheckpointError(f"{path}: {text}" for text in problems) from error
     if not settings.lora_alpha:
-        problems.append(_no_alpha(folder))
+        problems.append(_zero_alpha_problem(folder))
     if not all(settings.alpha_pattern.values()):
         problems.append("alpha_pattern must map patterns of module names to numbers that are not 0")
     for option, patterns in (("alpha_pattern", settings.alpha_pattern), ("rank_pattern", settings.rank_pattern)):
@@ -246,7 +246,7 @@ def _refusals(config: Mapping[str, object]) -> list[str]:
     return problems
 
 
-def _no_alpha(folder: Location) -> str:
+def _zero_alpha_problem(folder: Location) -> str:
     """Return the problem of an alpha of 0, which verl's merger writes up to 0.7.0, and later if alpha is unknown."""
     text = (
         "lora_alpha is 0, which makes the adapter change nothing. The merger of verl writes 0 where it does not know "

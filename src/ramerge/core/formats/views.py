@@ -33,7 +33,7 @@ def tensor_of(name: str, view: View) -> Tensor:
     origin = Stored(view.storage.path, view.storage.offset + view.start * itemsize(view.dtype), view.nbytes)
     if _is_row_major(shape, strides):
         return Tensor(name, view.dtype, shape, origin)
-    transposed_shape, steps = _swap_last(shape), _swap_last(strides)
+    transposed_shape, steps = _swap_last_two(shape), _swap_last_two(strides)
     if len(shape) > 1 and _is_row_major(transposed_shape, steps):
         return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, transposed_shape, origin)))
     raise CheckpointError(
@@ -43,7 +43,7 @@ def tensor_of(name: str, view: View) -> Tensor:
     )
 
 
-def _swap_last(numbers: tuple[int, ...]) -> tuple[int, ...]:
+def _swap_last_two(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return (*numbers[:-2], *numbers[:-3:-1])
 
 

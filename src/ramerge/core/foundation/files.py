@@ -155,7 +155,7 @@ def lock(path: Path, *, wait: bool) -> int:
                 if error.errno not in _NO_LOCKS:
                     raise
             if is_at(path, descriptor):
-                if not _is_foreign(os.fstat(descriptor), path.parent):
+                if not _has_foreign_owner(os.fstat(descriptor), path.parent):
                     return descriptor
                 path.unlink()
         except BaseException:
@@ -169,7 +169,7 @@ def check_own(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise OutputError(f"{folder}: is not a folder, but one is needed there; remove it")
-    if _is_foreign(status, folder.parent):
+    if _has_foreign_owner(status, folder.parent):
         raise OutputError(
             f"{folder}: belongs to another user (uid {status.st_uid}), who decides what is in it, so it is not used; "
             "have it removed, or choose another place"
@@ -181,7 +181,7 @@ def check_own(folder: Path) -> None:
         )
 
 
-def _is_foreign(status: os.stat_result, folder: Path) -> bool:
+def _has_foreign_owner(status: os.stat_result, folder: Path) -> bool:
     return status.st_uid != user_id() and status.st_uid != _new_file_status(folder).st_uid
 
 

@@ -219,7 +219,7 @@ def _merge_kernel(
         body += task_vectors(loop, which, part)
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
-        body += _drop_lines(loop, agents, part) if drops else []
+        body += _drop_source(loop, agents, part) if drops else []
         if which.importances:
             # a negative importance is reported like an infinite one
             body += [f"f{t}_i = {_element_source(loop, which, f'f{t}', part)}" for t in agents]
@@ -257,7 +257,7 @@ def _histogram_kernel(
     body = _draw_words(loop, agents) if drops else []
     for part in parts:
         body += task_vectors(loop, which, part)
-        body += _drop_lines(loop, agents, part) if drops else []
+        body += _drop_source(loop, agents, part) if drops else []
         for t in rows:
             call = ", ".join([str(t), _tuple_source("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
@@ -346,7 +346,7 @@ def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
     return lines
 
 
-def _drop_lines(loop: Loop, agents: range, part: int) -> list[str]:
+def _drop_source(loop: Loop, agents: range, part: int) -> list[str]:
     draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
 

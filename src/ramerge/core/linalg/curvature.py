@@ -74,11 +74,11 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
         filter: the filter that defines phi.
     """
     nonzero_taus = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
-    solver = _solve_by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _by_rows
+    solver = _solve_by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _solve_by_rows
     return solver([tau for tau, _ in nonzero_taus], [factor for _, factor in nonzero_taus], filter)
 
 
-def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
+def _solve_by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """Solve with the curvature C formed as an (n, n) matrix."""
     real = _working_dtype(taus, filter)
     for precision in _candidate_precisions(real, taus[0].shape[1]):

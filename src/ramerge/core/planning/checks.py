@@ -317,7 +317,7 @@ def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
 
 def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base: Checkpoint) -> Iterator[PlanFinding]:
     """Warn of matrices stacked in three-dimensional tensors that a method should solve for, but cannot."""
-    left = [tensor.base for tensor in tensors if tensor.merged and _is_left(points, tensor)]
+    left = [tensor.base for tensor in tensors if tensor.merged and _has_unsolved_stack(points, tensor)]
     if not left:
         return
     share = sum(tensor.elements for tensor in left) / sum(tensor.elements for tensor in base.tensors.values())
@@ -332,7 +332,7 @@ def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base:
     )
 
 
-def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
+def _has_unsolved_stack(points: Sequence[Point], tensor: TensorPlan) -> bool:
     """Whether a method would solve for the matrices stacked in a tensor only if they were separate tensors."""
     layer = tensor.layer
     if len(layer.shape) != 3:

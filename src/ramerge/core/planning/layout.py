@@ -122,7 +122,7 @@ def plan_tensors(
     quantized_tensors = (
         base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, only_counts=bool(observations)) else None
     )
-    wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
+    wide, numbers = _wider_tensor_names(base), recipe.rules_of(base.tensors)
     outputs = []
     for tensor in base.tensors.values():
         quantized = like(tensor) if quantized_tensors is not None and tensor.name not in counterparts.rows else None
@@ -285,7 +285,7 @@ def unlike_base(base: Checkpoint, *, only_counts: bool) -> list[Tensor]:
     return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
 
 
-def _stored_wider(base: Checkpoint) -> frozenset[str]:
+def _wider_tensor_names(base: Checkpoint) -> frozenset[str]:
     """The names of floating-point tensors with a wider dtype than most weights of a model, such as routers and states.
 
     Tensors of adapters are left out: they are often trained in a wider dtype than the model's.

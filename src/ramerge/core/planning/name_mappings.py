@@ -478,11 +478,11 @@ def _replace_prefixes(base: Checkpoint, agent: Checkpoint, fit: _MappedTensors) 
     for old, new in names.items():
         fit.tensors[new] = replace(fit.tensors.pop(old), name=new)
     if names:
-        examples = ", ".join(_prefix_change(old, new) for old, new in itertools.islice(prefixes.items(), 3))
+        examples = ", ".join(_prefix_change_text(old, new) for old, new in itertools.islice(prefixes.items(), 3))
         fit.notes.append(f"{quantity(len(names), 'tensor')} under other prefixes: {examples}")
 
 
-def _prefix_change(old: str, new: str) -> str:
+def _prefix_change_text(old: str, new: str) -> str:
     """The text for notes about a prefix that differs from the base's."""
     if not new:
         return f"{quoted(old)} is dropped, as the base has none"

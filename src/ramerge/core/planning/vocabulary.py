@@ -89,7 +89,7 @@ def check_tokens(
             findings.append(note(f"{name}: {which}{several if len(owners) > 1 else ' only'}"))
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
     tokens, unread = _tokens_by_model(models, reader)
-    findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
+    findings += [*unread, *_token_clash_findings(tokens, models, recipe)]
     tokenizer_owner = recipe.companions or next(iter(models))
     if tokenizer_owner == "base" and BASE in models:
         tokenizer_owner = BASE
@@ -160,7 +160,7 @@ def _tokens_by_model(
     return {name: tokens_by_digest[digest] for name, digest in digests.items()}, findings
 
 
-def _refuse_clashes(
+def _token_clash_findings(
     tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe
 ) -> Iterator[PlanFinding]:
     first: dict[int, str] = {}

@@ -186,7 +186,7 @@ class Rule(_StrictModel):
     dtype: Annotated[Literal["bfloat16", "float16", "float32", "float64"] | None, BeforeValidator(full_dtype)] = None
 
     @model_validator(mode="after")
-    def _does_one_thing(self) -> Rule:
+    def _check_single_action(self) -> Rule:
         actions = sum(value is not None for value in (self.keep, self.take, self.parameters))
         if actions > 1 or not (actions or self.dtype):
             raise ValueError(
@@ -231,7 +231,7 @@ class Rename(_StrictModel):
     agent: str | None = None
 
     @model_validator(mode="after")
-    def _can_be_used(self) -> Rename:
+    def _check_pattern(self) -> Rename:
         try:
             re.compile(self.pattern)
             check_template(self.pattern, self.to)
@@ -342,14 +342,14 @@ class Recipe(_StrictModel):
 
     @field_validator("method")
     @classmethod
-    def _is_known(cls, name: str) -> str:
+    def _check_method_name(cls, name: str) -> str:
         if name not in METHODS and name != AUTO:
             raise ValueError(unknown_method(name))
         return name
 
     @field_validator("prompts")
     @classmethod
-    def _can_be_paths(cls, prompts: dict[str, str]) -> dict[str, str]:
+    def _check_prompt_paths(cls, prompts: dict[str, str]) -> dict[str, str]:
         for name, path in prompts.items():
             try:
                 Path(path).expanduser().resolve()

@@ -109,7 +109,7 @@ class BucketUpload:
         """Raise PlanError if the folder has files that must not be replaced. Shards of runs do not count."""
         if CLAIM in existing_keys:
             raise PlanError(f"{self.address}: {self._claim_text()}")
-        names = [name for name in existing_keys if not _is_of_a_run(name)]
+        names = [name for name in existing_keys if not _belongs_to_run(name)]
         sweep: dict[str, object] = {}
         with suppress(ValueError, TypeError):
             sweep = dict(parse(self._read_object(SWEEP).data or b"", RECORD)) if SWEEP in existing_keys else {}
@@ -148,7 +148,7 @@ class BucketUpload:
             )
         shards_in_use = self._shards_in_use(existing_tags)
         initial_tags = {
-            name: tag for name, tag in existing_tags.items() if name in shards_in_use or not _is_of_a_run(name)
+            name: tag for name, tag in existing_tags.items() if name in shards_in_use or not _belongs_to_run(name)
         }
         run.begin(initial_tags, conditions=conditions)
 
@@ -207,9 +207,9 @@ class BucketUpload:
                     "uploaded; is another job writing to the same place?"
                 )
         if (change := self._changed_file(run, existing_tags, files)) is not None:
-            raise self._defeated_error(change)
+            raise self._overtaken_error(change)
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
-            self._put_small(run, name, files[name].read_bytes())
+            self._put_small_file(run, name, files[name].read_bytes())
         for name in indexes:
             one_file = PurePosixPath(name).name.removesuffix(".index.json")
             one_file = _ONE_FILE if name.endswith(DELTA_INDEX) else one_file
@@ -219,7 +219,7 @@ class BucketUpload:
             values["weight_map"] = {tensor: run.remote_name(shard) for tensor, shard in values["weight_map"].items()}
             is_delta = PurePosixPath(name).name == DELTA_INDEX
             text = dumped(signed(values), indent=1) if is_delta else f"{json.dumps(values, indent=2)}\n"
-            self._put_small(run, name, text.encode())
+            self._put_small_file(run, name, text.encode())
         self._remove_old(run, {*files, *map(run.remote_name, tags)})
         if self._holds_claim(run):
             self._delete_objects([CLAIM])
@@ -252,13 +252,13 @@ class BucketUpload:
                 return name
         return None
 
-    def _defeated_error(self, name: str) -> DefeatedError:
+    def _overtaken_error(self, name: str) -> DefeatedError:
         return DefeatedError(
             f"{self.address}/{name}: another job has written to the same place since this one began, so this "
             f"one's output is not put there; choose another place, or run it again with {flag_and_keyword('overwrite')}"
         )
 
-    def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
+    def _put_small_file(self, run: UploadRun, name: str, data: bytes) -> None:
         """Put a small file, unless another process has changed it since the run began."""
         for _ in range(2):  # the response to a successful request may be lost
             object_there = self._read_object(name)
@@ -272,7 +272,7 @@ class BucketUpload:
             if self._put(name, data, object_there.condition if run.conditions else "overwrite"):
                 return
             run.note_put(name, data, was_refused=True)
-        raise self._defeated_error(name)
+        raise self._overtaken_error(name)
 
     def _remove_old(self, run: UploadRun, new: set[str]) -> None:
         """Remove the files that existed when the run began, except `new` ones, as long as the run holds the claim."""
@@ -307,7 +307,7 @@ class BucketUpload:
         """Remove the leftovers of interrupted runs of any machine. Return sentences about what was removed."""
         existing_tags = self._file_tags()
         shards_in_use = self._shards_in_use(existing_tags)
-        left = [name for name in existing_tags if _is_of_a_run(name) and name not in shards_in_use]
+        left = [name for name in existing_tags if _belongs_to_run(name) and name not in shards_in_use]
         self._delete_objects(left)
         return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
 
@@ -365,7 +365,7 @@ def _tag_of(version: Version) -> str:
     return f"{version.nbytes} {version.tag}"
 
 
-def _is_of_a_run(name: str) -> bool:
+def _belongs_to_run(name: str) -> bool:
     """Whether a file belongs to a single run; it belongs to a model only if an index names it."""
     return is_shard_of_run(name) or name.startswith(HIDDEN_PREFIX)
 

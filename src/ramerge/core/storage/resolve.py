@@ -109,7 +109,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
         why = reason(error) if isinstance(error, OSError) else error
         raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {why}") from error
     if "+" in text and not path.exists():
-        return resolve_all(_sum_parts(text), folder)
+        return resolve_all(_split_at_plus(text), folder)
     if path.exists() or not is_hub_id(text):
         return FoundModel(text, path)
     return _find_on_hub(text, path)
@@ -121,7 +121,7 @@ def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
     return replace(first, written="+".join(texts), adapters=tuple(adapters)) if adapters else first
 
 
-def _sum_parts(text: str) -> list[str]:
+def _split_at_plus(text: str) -> list[str]:
     parts = text.split("+")
     if not all(parts):
         raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
@@ -132,7 +132,7 @@ def _find_remote(text: str, folder: Path) -> FoundModel:
     """Find a remote model, and adapters and deltas on top of it. A name with a plus is taken literally if it exists."""
     if (name := on_hub(text)) is not None:
         if "+" in name:
-            return resolve_all(_sum_parts(text), folder)
+            return resolve_all(_split_at_plus(text), folder)
         if not _HUB_ID.fullmatch(name):
             raise CheckpointError("hub: in front of a model must be followed by owner/name or owner/name@revision")
         return _find_on_hub(name, folder / name)
@@ -141,7 +141,7 @@ def _find_remote(text: str, folder: Path) -> FoundModel:
         return resolve_all([first, *adapters], folder)
     place = open_remote(text)
     if "+" in text and not place.is_dir():
-        return resolve_all(_sum_parts(text), folder)
+        return resolve_all(_split_at_plus(text), folder)
     return FoundModel(str(place), place)
 
 

@@ -169,10 +169,10 @@ def _parse_entry(name: str, raw: object, data_start: int) -> HeaderEntry | str:
     if not isinstance(dtype, str) or dtype not in BITS:
         return f"unknown dtype {quoted(dtype)}"
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
-        return _no_counts(shape, offsets)
+        return _count_problem(shape, offsets)
     numbers = shape + offsets
     if set(map(type, numbers)) != _INT or min(numbers) < 0:  # fast, because a large model has half a million numbers
-        return _no_counts(shape, offsets)
+        return _count_problem(shape, offsets)
     if max(numbers) > MAX_NUMBER:
         return "a size or an offset overflows 64 bits"
     bits = _size_in_bits(shape, BITS[dtype])
@@ -186,7 +186,7 @@ def _parse_entry(name: str, raw: object, data_start: int) -> HeaderEntry | str:
     return HeaderEntry(name, dtype, tuple(shape), data_start + begin, data_start + end)
 
 
-def _no_counts(shape: object, offsets: object) -> str:
+def _count_problem(shape: object, offsets: object) -> str:
     if not isinstance(shape, list) or not all(type(extent) is int and extent >= 0 for extent in shape):
         return f"shape {quoted(shape)} is not a list of non-negative integers"
     return f"data_offsets {quoted(offsets)} are not two non-negative integers"

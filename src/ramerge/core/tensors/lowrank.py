@@ -154,7 +154,7 @@ class LowRank(Origin):
             return self._sum_scratch(tensor, elements)
         rows, columns = _matrix_shape(tensor)
         if self.by_column:
-            panel = self._rows_at_a_time(tensor) * columns
+            panel = self._rows_per_panel(tensor) * columns
             return max(
                 self._sum_scratch(tensor, elements),
                 room(4 * panel) + room(4 * columns) + _load_scratch(self.magnitude, columns),
@@ -301,7 +301,7 @@ class LowRank(Origin):
                 return cast(Reals, cache)
             rows, columns = _matrix_shape(tensor)
             sums = np.zeros(columns, np.float64)
-            step = self._rows_at_a_time(tensor)
+            step = self._rows_per_panel(tensor)
             with reader.arena.scratch():
                 values = _take_float32(reader, step * columns)
                 for row in range(0, rows, step):
@@ -317,7 +317,7 @@ class LowRank(Origin):
             return factors
 
     @staticmethod
-    def _rows_at_a_time(tensor: Tensor) -> int:
+    def _rows_per_panel(tensor: Tensor) -> int:
         rows, columns = _matrix_shape(tensor)
         return max(1, min(rows, _PANEL // columns))
 

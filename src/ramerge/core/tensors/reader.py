@@ -169,16 +169,16 @@ class Files:
             CheckpointError: as for `fill`.
         """
         remote = [each for each in ranges if is_far(each.path)]
-        requests = [self._request_pool.submit(self._fill_one, each) for each in remote[1:]]
+        requests = [self._request_pool.submit(self._fill_range, each) for each in remote[1:]]
         try:
             for each in (*remote[:1], *(each for each in ranges if not is_far(each.path))):
-                self._fill_one(each)
+                self._fill_range(each)
         finally:
             wait(requests)  # they write into the arrays until they are done
         for request in requests:
             request.result()
 
-    def _fill_one(self, range_of_file: Wanted) -> None:
+    def _fill_range(self, range_of_file: Wanted) -> None:
         if range_of_file.stream is not None:
             range_of_file.stream.fill(range_of_file.out)
         else:
@@ -231,12 +231,12 @@ def _join_extents(extents: Iterable[_Extent]) -> Iterator[_Extent]:
         ):
             extent_before = extent_before._replace(end=max(extent_before.end, extent.end))
             continue
-        yield from _cut_extent(extent_before)
+        yield from _split_extent(extent_before)
         extent_before = extent
-    yield from _cut_extent(extent_before)
+    yield from _split_extent(extent_before)
 
 
-def _cut_extent(extent: _Extent | None) -> Iterator[_Extent]:
+def _split_extent(extent: _Extent | None) -> Iterator[_Extent]:
     if extent is not None:
         for begin in range(extent.begin, extent.end, _AHEAD):
             yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))

@@ -299,7 +299,7 @@ def run_share(
         payload: a Ray reference to the pickled pass, in a list.
         folder: the working directory of the driver, to which relative paths refer.
     """
-    _leave_if_ending()
+    _exit_if_ending()
     start, events, failure = time.monotonic(), list[object](), None
     try:
         own_versions = _library_versions()
@@ -316,12 +316,12 @@ def run_share(
                 events += results
                 work.settle()
     except Exception as error:
-        _leave_if_ending()
+        _exit_if_ending()
         events, failure = [], _error_of_node(error)
     return zstandard.compress(pickle.dumps((events, failure, time.monotonic() - start)), _FASTEST)
 
 
-def _leave_if_ending() -> None:
+def _exit_if_ending() -> None:
     """Exit at once if the interpreter is shutting down, where thread pools no longer work.
 
     Ray may start a queued task in such a process. The driver then sees a lost task, and another task repeats it.

@@ -70,7 +70,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"{directory}: is quantized by MLX ({quoted(name)} and others), which cannot be merged; {ADVICE}, "
             f"or if there are no others, dequantize it, which leaves its rounding: {command}"
         )
-    if not ignore and (name := _packed_like_deepseek_v4(contents)):
+    if not ignore and (name := _find_deepseek_v4_tensor(contents)):
         raise CheckpointError(
             f"{directory}: is quantized as DeepSeek V4 is, float4 in int8 next to float8, with scales named .scale "
             f"({quoted(name)} and others), which is not read; convert it to bfloat16 with DeepSeek's own script, or "
@@ -101,7 +101,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
     return _decode_contents(contents, decoding, encoding, config)
 
 
-def _packed_like_deepseek_v4(contents: Contents) -> str | None:
+def _find_deepseek_v4_tensor(contents: Contents) -> str | None:
     """Return the name of the first int8 tensor that has power-of-two scales named `.scale`; None if there is none."""
     tensors = contents.tensors
     for name, tensor in tensors.items():

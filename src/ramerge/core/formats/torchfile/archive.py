@@ -162,7 +162,7 @@ class Archive:
 def _read_directory(file: Window) -> tuple[int, bytes, int]:
     tail = file.read(max(file.begin, file.end - _TAIL), min(_TAIL, file.end - file.begin))
     if len(tail) < _END.size or not (end := tail[-_END.size :]).startswith(b"PK\5\6"):
-        raise _no_archive(file)
+        raise _archive_error(file)
     _, disk, first_disk, here, count, nbytes, start, comment = _END.unpack(end)
     after = file.end - _END.size
     locator = tail[-_END.size - _LOCATOR.size : -_END.size]
@@ -225,7 +225,7 @@ def _zip64_numbers(extra: bytes, *numbers: int) -> tuple[int, ...]:
     return (-1,) * len(numbers)
 
 
-def _no_archive(file: Window) -> CheckpointError:
+def _archive_error(file: Window) -> CheckpointError:
     head = file.read(file.begin, min(len(LFS_POINTER), file.end - file.begin))
     if head == LFS_POINTER:
         return CheckpointError(f"{file.path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
