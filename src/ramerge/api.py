@@ -292,10 +292,10 @@ def plan(
         if output and not output.sends and (problems := output.problems(read, 0, overwrite=options.overwrite)):
             raise PlanError(problems)
     if is_chosen:
-        document = with_chosen_method(document, options, on_progress)
+        document = replace_auto_method(document, options, on_progress)
     # where they have chosen a method that takes nothing of them, they stay in its recipe: `handoff` reads them
     if document.stated("prompts") and not (is_chosen and METHODS[str(document.method)].side is None):
-        document = with_side_inputs(document, options, on_progress)
+        document = replace_prompts_by_side_inputs(document, options, on_progress)
     merge_plan = _make_plan(_located_points(document, vary), out, written_as, options)
     return (SweepPlan if merge_plan.is_sweep else Plan)(merge_plan, written_as, options)
 
@@ -311,7 +311,7 @@ def _output_target(out: str | Path | None, options: Options) -> OutputTarget | N
     return output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
 
-def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
+def replace_auto_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
     """Replace `auto` in a recipe by the method and parameters recommended on its prompts, with notes and warnings."""
     check_unchosen(document)
     advice = FEATURES["recommend"](document, options=options, on_progress=on_progress)
@@ -325,7 +325,9 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     return new_document
 
 
-def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
+def replace_prompts_by_side_inputs(
+    document: Document, options: Options, on_progress: Listener | None = None
+) -> Document:
     """Replace a recipe's prompts by side inputs gathered on them, if its method takes any; else drop the prompts."""
     rest = document.without("prompts")
     name = str(document.method)

@@ -10,7 +10,7 @@ from ramerge.analysis.cells import CellCounts
 from ramerge.analysis.findings import finding_of_damage, findings_of
 from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
-from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
+from ramerge.analysis.precision_loss import PrecisionLoss, losses_of, precision_loss_findings
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
 from ramerge.analysis.tensor_roles import layers_and_roles, role_of
@@ -167,7 +167,7 @@ def carry_out(
         rounding=dict(zip(names, effects(observation.rounding), strict=True)) if plan.rounds_updates else {},
         precision_loss=losses,
         findings=damage_findings
-        or (*findings_of(model, plan.dtype, plan.inputs.adapters), *finding_of(losses, shown(epsilon))),
+        or (*findings_of(model, plan.dtype, plan.inputs.adapters), *precision_loss_findings(losses, shown(epsilon))),
         notes=(*plan.findings.notes, *rounding_notes(plan, observation.rounding)),
         warnings=warnings,
         seconds=round(time.monotonic() - start, 3),

@@ -317,7 +317,7 @@ class _AgentCalibration:
         module: Any = import_module("ramerge.calibration.importances")
         names = [tensor.name for tensor in plan.tensors if tensor.base.is_float]
         live: Any = import_module("ramerge.calibration.live")
-        with live.naming_memory(speaker.name, self.base.device, live.ADVICE):
+        with live.explain_memory_errors(speaker.name, self.base.device, live.ADVICE):
             importances: dict[str, Any] = module.importances_of(
                 self.base.live, speaker.name, exchanges, names, lambda: advance(1)
             )

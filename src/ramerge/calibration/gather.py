@@ -10,7 +10,7 @@ import torch
 from ramerge import InputError, PlanError, WeightsError
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
-from ramerge.calibration.live import ADVICE, naming_memory
+from ramerge.calibration.live import ADVICE, explain_memory_errors
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.rewards import RewardFunction
 from ramerge.calibration.speaker import Speaker
@@ -78,7 +78,9 @@ def exchanges_of(
 def _replies_or_none(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
     """Return the replies to prompts; None if the memory does not suffice for so many."""
     try:
-        with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):
+        with explain_memory_errors(
+            f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE
+        ):
             return speaker.replies(part)
     except PlanError:
         if len(part) == 1:

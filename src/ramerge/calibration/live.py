@@ -138,7 +138,7 @@ class LiveModel:
             self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
 
     def _naming_memory(self, ids: Sequence[int]) -> AbstractContextManager[None]:
-        return naming_memory(f"a prompt with its reply, {len(ids):,} tokens", self.device, ADVICE)
+        return explain_memory_errors(f"a prompt with its reply, {len(ids):,} tokens", self.device, ADVICE)
 
     @contextmanager
     def _blame_model_code(self) -> Iterator[None]:
@@ -219,7 +219,7 @@ def _writable_parts(model: Any) -> dict[str, torch.Tensor]:
     memory = {each.untyped_storage().data_ptr() for each in state.values()}
     targets: dict[str, torch.Tensor] = {}
     copies: dict[str, torch.Tensor] = {}
-    for name, value in to_checkpoint_names(model, state).items():
+    for name, value in rename_to_checkpoint_names(model, state).items():
         shares = value.untyped_storage().data_ptr() in memory
         (targets if shares else copies)[name] = value
     if copies:
@@ -299,7 +299,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
+def explain_memory_errors(what: str, device: torch.device, advice: str) -> Iterator[None]:
     """A context that reports which data do not fit into a device's memory, with advice."""
     try:
         yield
@@ -307,7 +307,7 @@ def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None
         raise PlanError(f"{what}: does not fit into the memory of {device_name(device)}; {advice}") from error
 
 
-def to_checkpoint_names(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def rename_to_checkpoint_names(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return tensors of a model's state dict, or others with these shapes, under all names that a checkpoint may have.
 
     Versions of transformers rename, fuse and permute weights when they load some architectures. This moves elements and

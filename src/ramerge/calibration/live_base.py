@@ -79,7 +79,7 @@ class LiveBase:
             self.place: Path = Path(stack.enter_context(TemporaryDirectory(prefix="ramerge-", suffix=".model")))
             folder = self._loadable_folder(plan)
             advice = "use a device with more memory, dtype=bfloat16, or device=cpu"
-            with module.naming_memory(str(folder), self.device, advice):
+            with module.explain_memory_errors(str(folder), self.device, advice):
                 self.live = module.LiveModel(folder, self.device, self.dtype, budget)
             self._stack = stack.pop_all()
         return self

@@ -97,7 +97,7 @@ def write(
         spool.begin_reading()
         with Files(plan.inputs.files) as files, _SpooledTensors(output.spool_folder) as entries:
             adapter = _AdapterBuilder(plan, passes, spool, files, entries)
-            others = adapter.changed_others()
+            others = adapter.changed_non_matrices()
             adapter.factor()
             adapter.save(others)
             if not entries.entries:
@@ -219,7 +219,7 @@ class _AdapterBuilder:
 
     # --- tensors that are no matrices --------------------------------------------------------------------------------
 
-    def changed_others(self) -> list[str]:
+    def changed_non_matrices(self) -> list[str]:
         """Return the names of changed tensors that are not matrices.
 
         Raises:

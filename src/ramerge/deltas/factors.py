@@ -63,7 +63,7 @@ class Update:
             product[rows] = block @ right
         return product
 
-    def transposed_times(self, right: Matrix) -> Matrix:
+    def multiply_transposed(self, right: Matrix) -> Matrix:
         """Return the product of the transposed update with a matrix of m rows."""
         product = np.zeros((self.shape[1], right.shape[1]))
         for rows, block in self.blocks():
@@ -195,8 +195,8 @@ def _sketch_svd(update: Update, name: str, columns: int) -> tuple[Matrix, Matrix
     draws = np.random.default_rng(xxhash.xxh3_64_intdigest(name.encode()))
     basis = np.linalg.qr(update.times(draws.standard_normal((update.shape[1], columns))))[0]
     for _ in range(_POWER_ITERATIONS):
-        basis = np.linalg.qr(update.times(np.linalg.qr(update.transposed_times(basis))[0]))[0]
-    v, sizes, u = np.linalg.svd(update.transposed_times(basis), full_matrices=False)
+        basis = np.linalg.qr(update.times(np.linalg.qr(update.multiply_transposed(basis))[0]))[0]
+    v, sizes, u = np.linalg.svd(update.multiply_transposed(basis), full_matrices=False)
     return basis @ u.T, sizes, v.T
 
 
@@ -208,7 +208,7 @@ def _exact_svd(update: Update, rank: int | None) -> tuple[Matrix, Matrix, Matrix
     sizes, vectors = sizes[:count], np.ascontiguousarray(vectors[:, ::-1][:, :count])
     if update.shape[1] <= update.shape[0]:
         return update.times(vectors) / sizes, sizes, vectors.T
-    return vectors, sizes, update.transposed_times(vectors).T / sizes[:, None]
+    return vectors, sizes, update.multiply_transposed(vectors).T / sizes[:, None]
 
 
 def _cut_factors(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter) -> tuple[Thin, Thin] | None:

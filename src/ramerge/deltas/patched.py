@@ -351,6 +351,6 @@ def _links_above(origin: Patched, other: Tensor) -> list[Patched]:
     return links
 
 
-def moved_of(table: Bytes) -> int:
+def changed_element_count(table: Bytes) -> int:
     """Return the number of elements that a delta changes, from the bytes of a tensor's table."""
     return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, BlockRow._fields.index("updates")].sum())

@@ -24,7 +24,7 @@ from ramerge.core.tensors.reader import Span, Wanted, threads_for
 from ramerge.deltas.codec import TOGETHER, arena_bytes, blocks_of, digest, tensor_digest
 from ramerge.deltas.format import stored_header
 from ramerge.deltas.index import Index, read_index
-from ramerge.deltas.patched import Patched, moved_of
+from ramerge.deltas.patched import Patched, changed_element_count
 from ramerge.deltas.write import digest_of_file
 from ramerge.sdk.outputs import Shard, Writer, lay_out
 from ramerge.sdk.progress import Listener, silence
@@ -108,7 +108,7 @@ def _check_updates(agent: Checkpoint, index: Index, files: Files) -> None:
     tables = {name: np.empty(origin.table.nbytes, np.uint8) for name, origin in patched.items()}
     files.fill_all([Wanted(patched[name].table.path, patched[name].table.offset, tables[name]) for name in patched])
     for name, table in tables.items():
-        if (updates := moved_of(table)) != index.tensors[name].moved:
+        if (updates := changed_element_count(table)) != index.tensors[name].moved:
             raise CheckpointError(
                 f"{agent.directory}: tensor {quoted(name)} has {updates:,} changed elements, but the delta's index "
                 f"says {index.tensors[name].moved:,}; the delta is damaged: get it again"

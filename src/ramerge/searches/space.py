@@ -136,7 +136,7 @@ class Space:
 
     def draw(self, choose: Callable[[Axis], Any]) -> Point:
         """Draw a point: choose on one axis after another."""
-        method = choose(self.by_method) if len(self.methods) > 1 else self.methods[0]
+        method = choose(self.method_axis) if len(self.methods) > 1 else self.methods[0]
         point: Point = {"method": method}
         for axis in self.axes_of(method):
             if self._has_effect(axis, method, point):
@@ -144,7 +144,7 @@ class Space:
         return point
 
     @cached_property
-    def by_method(self) -> Axis:
+    def method_axis(self) -> Axis:
         """The axis of methods of the space."""
         return Axis("method", Choices(self.methods))
 

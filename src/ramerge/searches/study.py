@@ -138,7 +138,7 @@ class Study:
     def _enqueue_point(self, point: Point) -> None:
         """Make the next draw return this point, whatever the sampler would draw."""
         space = self._question.space
-        axes = [space.by_method, *space.axes_of(point["method"])]
+        axes = [space.method_axis, *space.axes_of(point["method"])]
         self._study.enqueue_trial(
             {
                 axis.name: _value_label(point[axis.key]) if isinstance(axis.domain, Choices) else point[axis.key]

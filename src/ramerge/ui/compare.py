@@ -19,7 +19,7 @@ from ramerge.scoring.intervals import interval
 from ramerge.scoring.serving import SERVERS
 from ramerge.sdk.commands import named
 from ramerge.ui import ask, views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, show_stop_while_running, text_place
 from ramerge.ui.draft import agents_in
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.merge import finished_merges, models_of
@@ -47,7 +47,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.active_job_or_none
         if work.state == DONE:
             agents = agents_in(text, desk.roots)
             names = [name for name in models if name != "base" and name not in agents]
@@ -56,7 +56,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
 
     tab.select(offer, None, merges, **PRIVATE)
     act(score.click, score_demo, [recipe, merges], outputs, problems, concurrency_limit=None)
-    while_running(job, stop)
+    show_stop_while_running(job, stop)
     if not desk.public:
         with gr.Row():
             info = "for benchmarks and prompts; --serve starts a server"
@@ -150,7 +150,7 @@ def _build_evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Blo
         words += ["--endpoint", url] if serve == ask.ENDPOINT else ["--serve", serve]
         work = desk.queue.add(Job("Scores", [*words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.active_job_or_none
         if work.state == DONE:
             view, table_words = _read_logs(desk, folder, who)
             yield views.progress_html(work), view, views.command_html(work.words, table_words), None

@@ -107,7 +107,7 @@ class Desk:
         shutil.rmtree(self.roots.home / visitor_id, ignore_errors=True)
 
 
-def while_running(job: gr.State, stop: gr.Button) -> None:
+def show_stop_while_running(job: gr.State, stop: gr.Button) -> None:
     """Show a button that stops the job of a tab while it runs."""
     job.change(lambda work: gr.update(visible=work is not None), job, stop, **PRIVATE)
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)

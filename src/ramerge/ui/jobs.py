@@ -57,12 +57,12 @@ class Job:
         return self.state in (WAITING, RUNNING)
 
     @property
-    def while_active(self) -> Job | None:
+    def active_job_or_none(self) -> Job | None:
         """The job while it is waiting or running, then None: for a button that stops it."""
         return self if self.active else None
 
     @property
-    def ended_early(self) -> bool:
+    def has_ended_early(self) -> bool:
         """Whether the job was stopped or failed, so that the same command would resume."""
         return self.state in (STOPPED, FAILED)
 

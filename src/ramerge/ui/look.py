@@ -17,7 +17,7 @@ from ramerge.analysis.text import percent
 from ramerge.sdk.recipes import Document, words_of
 from ramerge.sdk.text import quantity
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, show_stop_while_running, text_place
 from ramerge.ui.draft import checked_draft, portable_draft, with_keys
 from ramerge.ui.jobs import DONE
 
@@ -61,7 +61,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     ]
     inputs = [recipe, agent, measure]
     act(start.click, partial(_run_analysis, desk), inputs, outputs, problems, concurrency_limit=None)
-    while_running(job, stop)
+    show_stop_while_running(job, stop)
     act(choose.click, lambda text, keys: with_keys(text, keys, desk.roots), [recipe, advice_state], recipe, problems)
     for control in (agent, measure):
         act(control.input, _heat_map, [analysis_state, agent, measure], heat, problems)

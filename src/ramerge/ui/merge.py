@@ -126,7 +126,7 @@ class _MergeActions:
 
     def resume(self, request: gr.Request) -> Iterator[object]:
         """Action of `Resume`: run the commands of stopped and failed merges again."""
-        jobs = [job.again() if job.ended_early else job for job in self._desk.jobs(request)]
+        jobs = [job.again() if job.has_ended_early else job for job in self._desk.jobs(request)]
         self._desk.keep(request, jobs)
         yield from self.start(request)
 
@@ -158,7 +158,7 @@ def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
     useful = (
         any(job.state == WAITING and not job.queued for job in jobs),
         bool(running),
-        any(job.ended_early for job in jobs),
+        any(job.has_ended_early for job in jobs),
         any(not (job.queued and job.active) for job in jobs),
     )
     command = views.command_html(latest.words) if latest else gr.skip()

@@ -18,7 +18,7 @@ from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, show_stop_while_running, text_place
 from ramerge.ui.draft import EMPTY, agents_in, read_draft, with_keys
 from ramerge.ui.jobs import DONE
 from ramerge.ui.roots import Roots
@@ -62,7 +62,7 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
     def search(*settings: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(desk.job("Search", search_words(desk, *settings)))
         for _ in work.follow():
-            yield views.progress_html(work), "", work.while_active
+            yield views.progress_html(work), "", work.active_job_or_none
         if work.state == DONE:
             yield views.progress_html(work), show(settings[-1]), None
 
@@ -83,7 +83,7 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
     changes = [generate.change, *(box.blur for box in (prompts, reward, count, longest, out))]
     gr.on(changes, preview, inputs, shown_first, **last)
     act(start.click, search, inputs, [state, candidates, job], problems, concurrency_limit=None)
-    while_running(job, stop)
+    show_stop_while_running(job, stop)
     candidates.change(lambda view: gr.update(visible=bool(view)), candidates, choose, **PRIVATE)
     act(choose.click, partial(_best_recipe, desk), [recipe, out], recipe, problems)
     act(look.click, show, out, candidates, problems)

@@ -20,7 +20,7 @@ from ramerge.sdk.recipes import check
 from ramerge.sdk.storage import is_remote
 from ramerge.sdk.text import quantity
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, show_stop_while_running, text_place
 from ramerge.ui.draft import agents_in, read_draft
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE, Job
@@ -169,7 +169,7 @@ def _build_distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.T
     def write(*settings: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(Job("Handoff", handoff_words(desk, *settings), desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), "", "", work.while_active
+            yield views.progress_html(work), "", "", work.active_job_or_none
         if work.state == DONE:
             yield views.progress_html(work), *handoff_views(json.loads(work.output), settings[3]), None
 
@@ -182,7 +182,7 @@ def _build_distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.T
     blurs = [box.blur for box in (prompts, folder, teachers, held_out, longest)]
     gr.on([*blurs, trainer.input, overwrite.input], preview, inputs, shown_first, **last)
     act(start.click, write, inputs, [state, files_place, next_command, job], problems, concurrency_limit=None)
-    while_running(job, stop)
+    show_stop_while_running(job, stop)
 
 
 def _preview_command(desk: Desk, name: str, lines: str, *settings: Any) -> tuple[object, str]:

@@ -89,7 +89,7 @@ class OtherBase(WrongModel):
     allow = "other_base"
 
 
-def suspicions(plan: MergePlan) -> tuple[str, ...]:
+def sanity_warnings(plan: MergePlan) -> tuple[str, ...]:
     """Return warnings about inputs that are probably damaged, trained from another base, or the wrong checkpoints."""
     scales = tuple(_scale_warnings(plan))
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]

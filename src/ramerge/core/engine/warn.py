@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ramerge.core.engine.sanity_checks import WrongModel, suspicions
+from ramerge.core.engine.sanity_checks import WrongModel, sanity_warnings
 from ramerge.core.engine.tally import NonFinite
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.kernels import effect
@@ -50,7 +50,7 @@ def inspect(plan: MergePlan) -> tuple[str, ...]:
         WeightsError: the plan is strict, and there are warnings.
         CheckpointError: an input cannot be read.
     """
-    warnings = tuple(suspicions(plan))
+    warnings = tuple(sanity_warnings(plan))
     refuse_if_strict(plan, warnings)
     return warnings
 

@@ -18,7 +18,7 @@ from ramerge.core.formats.adapter_pairs import AdaptedParameter, Pair
 from ramerge.core.formats.expert_adapters import BaseExperts, ExpertPlace, Projection, projection_of
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.peft import CONFIG, AdapterSettings
-from ramerge.core.formats.views import unwrapped
+from ramerge.core.formats.views import unwrapped_name
 from ramerge.core.foundation.text import few_quoted, quantity, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -201,7 +201,7 @@ class AdaptedModel:
         others: dict[str, Tensor] = {}
         before = set()
         for tensor in tensors:
-            key = unwrapped(tensor.name).removeprefix(PREFIX)
+            key = unwrapped_name(tensor.name).removeprefix(PREFIX)
             match = _PART.fullmatch(key)
             if match is None:
                 if _BEFORE in key:
@@ -592,7 +592,7 @@ class AdaptedModel:
             self._check_wide(place.name)
             kind = "changes" if place.half is None else f"changes the {projection.kind} of"
             self._note_change(kind, place.name, stack.module)
-            left, right = stack.of_stack(transposed=is_transposed, expert=place.expert or 0, row=place.row)
+            left, right = stack.factors_of_expert(transposed=is_transposed, expert=place.expert or 0, row=place.row)
             interleaved = interleaves_gates(self.base.config)
             region = place.region(out, transposed=is_transposed, interleaved=interleaved)
             self._add_product(
@@ -652,7 +652,7 @@ class AdaptedModel:
 
 def module_of(factor: Tensor) -> str | None:
     """Return the name of the module that a stored LoRA factor belongs to, as in the trained model."""
-    match = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
+    match = _PART.fullmatch(unwrapped_name(factor.name).removeprefix(PREFIX))
     return match["module"].replace(".base_layer", "") if match is not None else None
 
 

@@ -17,8 +17,8 @@ from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel
 from ramerge.core.formats.torchfile.archive import window
 from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
-from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
-from ramerge.core.formats.views import tensor_of, unwrapped
+from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, suspend_garbage_collection
+from ramerge.core.formats.views import tensor_of, unwrapped_name
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.jsontext import JsonLimits, parse
 from ramerge.core.foundation.text import few_quoted, quantity, quoted
@@ -66,7 +66,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     if shards:
         contents = _read_safetensors(folder, shards, opening)
         return _add_rank_warning(folder, contents.contents(_companion_folder(folder), opening))
-    with uncollected():
+    with suspend_garbage_collection():
         metadata = read_metadata(folder)
         model, notes = _model_tensors(folder, metadata)
         contents = read_distcp(folder, metadata, model, opening)
@@ -191,7 +191,7 @@ def _model_tensors(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Tenso
         )
     tensors: dict[str, TensorDescription] = {}
     for tensor in roots[root]:
-        name = unwrapped(tensor.path[-1])
+        name = unwrapped_name(tensor.path[-1])
         if name in tensors:
             raise CheckpointError(f"{folder}: holds tensor {quoted(name)} twice")
         tensors[name] = tensor
@@ -287,7 +287,7 @@ def _read_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> S
     for name, has in pieces.items():
         ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in has]
         shape = tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
-        whole.append((unwrapped(name), has[0].tensor.dtype, shape, has))
+        whole.append((unwrapped_name(name), has[0].tensor.dtype, shape, has))
     model.assemble(whole)
     return model
 

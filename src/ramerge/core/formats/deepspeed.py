@@ -21,8 +21,8 @@ from typing import TypeVar
 from ramerge.core.formats.files import about_model, tag_of
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.torchfile.instructions import RefusedError, Stub
-from ramerge.core.formats.torchfile.load import View, load_file, numbers, uncollected
-from ramerge.core.formats.views import tensor_of, unwrapped, without_ties
+from ramerge.core.formats.torchfile.load import View, load_file, numbers, suspend_garbage_collection
+from ramerge.core.formats.views import split_off_ties, tensor_of, unwrapped_name
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quantity, quoted
 from ramerge.core.storage.location import Location
@@ -60,7 +60,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         opening.check_files(folder, [*optimizer, *model], in_index=False)
         about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
         files = {**identify(folder / name for name in (*optimizer, *model)), **about.files}
-        with uncollected():
+        with suspend_garbage_collection():
             parts = _read_all(_OptimizerFile.read, (folder / name for name in optimizer))
             _check_world(parts, model)
             states = _read_all(partial(_ModelFile.read, stage=parts[0].stage), (folder / name for name in model))
@@ -74,7 +74,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             f"{folder}: {error}; DeepSpeed converts it: python {script} {quote(str(root))} {out}{tag} "
             f"--safe_serialization, which keeps float32; then copy config.json and the tokenizer to {out}"
         ) from error
-    untied, ties = without_ties(tensors.values(), about.config)
+    untied, ties = split_off_ties(tensors.values(), about.config)
     note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {quantity(len(parts), 'rank')}"
     return Contents(untied, files, about.config, about.metadata_folder, notes=(note, *about.notes, *ties))
 
@@ -299,12 +299,12 @@ def _assemble_tensors(parts: Sequence[_OptimizerFile], states: Sequence[_ModelFi
     tensors: dict[str, Tensor] = {}
     problems = []
     for name, tensor in whole:
-        if unwrapped(name) in tensors:
+        if unwrapped_name(name) in tensors:
             problems.append(f"{first.path}: holds tensor {quoted(name)} twice")
-        tensors[unwrapped(name)] = replace(tensor, name=unwrapped(name))
+        tensors[unwrapped_name(name)] = replace(tensor, name=unwrapped_name(name))
     for name, other in first.aliases.items():
-        if (twin := tensors.get(unwrapped(other))) is not None:
-            tensors[unwrapped(name)] = replace(twin, name=unwrapped(name))
+        if (twin := tensors.get(unwrapped_name(other))) is not None:
+            tensors[unwrapped_name(name)] = replace(twin, name=unwrapped_name(name))
     if problems:
         raise CheckpointError(problems)
     return tensors

@@ -18,7 +18,7 @@ from shlex import quote
 from ramerge.core.formats import dcp, unread
 from ramerge.core.formats.files import about_model, tag_of
 from ramerge.core.formats.format import Format, Opening, local
-from ramerge.core.formats.torchfile.load import uncollected
+from ramerge.core.formats.torchfile.load import suspend_garbage_collection
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
@@ -266,7 +266,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             "is none; put config.json and the tokenizer of the model that was trained there, or give that model as the "
             "base"
         )
-    with uncollected():
+    with suspend_garbage_collection():
         metadata = dcp.read_metadata(folder, modules=("megatron",))
         model_tensors = {tensor.key: tensor for tensor in metadata.tensors if not _NO_MODEL.search(tensor.key)}
         sizes, known_tensors = _layout_of(folder, about.metadata_folder, about.config, model_tensors)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
-from ramerge.core.formats.files import about_model, written_apart
+from ramerge.core.formats.files import about_model, write_time_warnings
 from ramerge.core.formats.format import Opening
 from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
 from ramerge.core.formats.torchfile.load import DTYPES, SHARDED_TENSOR, View, numbers
-from ramerge.core.formats.views import without_ties
+from ramerge.core.formats.views import split_off_ties
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
@@ -60,9 +60,9 @@ class ShardedModel:
             about = about_model(metadata_folder, [metadata_folder], replace(opening, base=None))
         if self.problems:
             raise CheckpointError(self.problems)
-        untied, ties = without_ties(self.tensors, about.config)
+        untied, ties = split_off_ties(self.tensors, about.config)
         files, notes = {**self.files, **about.files}, (*self.notes, *ties)
-        warnings = written_apart(self.folder, self.files.values())
+        warnings = write_time_warnings(self.folder, self.files.values())
         return Contents(untied, files, about.config, metadata_folder, notes=notes, warnings=warnings)
 
 

@@ -18,7 +18,7 @@ from ramerge.core.tensors.tensor import Stored, Tensor
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
-def unwrapped(name: str) -> str:
+def unwrapped_name(name: str) -> str:
     """Return a tensor's name without the names of wrappers around its modules."""
     return _WRAPPERS.sub("", name)
 
@@ -57,7 +57,9 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def without_ties(tensors: Iterable[Tensor], config: Mapping[str, object]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def split_off_ties(
+    tensors: Iterable[Tensor], config: Mapping[str, object]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return tensors by name without tied output embeddings, as `save_pretrained` writes them, and notes.
 
     An output embedding is left out only if its elements are the same bytes of the same file as the input embedding's,

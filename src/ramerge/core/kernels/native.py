@@ -186,7 +186,7 @@ def fill(template: str, /, **parts: str | float | Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def defer(
+def deferred_kernel(
     name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ) -> Kernel:
     """Return a kernel with an int64 result that is loaded on its first call; arguments are as for `load`."""

@@ -21,7 +21,7 @@ import hashlib
 from functools import cache
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.element_formats import ELEMENTS, ElementFormat, Words, before_packing
+from ramerge.core.kernels.element_formats import ELEMENTS, ElementFormat, Words, packing_source
 from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.threefry import key_words
 from ramerge.core.kernels.threefry import words as words_of_key
@@ -109,7 +109,7 @@ def _rounding_kernel(source: ElementFormat, target: ElementFormat, base: Element
         largest=_LARGEST[target.name],
         lane=source.lanes[0],
         base=f"{base.lanes[0]}(base[i])" if base is not None else f"{source.real_name}(np.nan)",
-        nearest=before_packing(source, target, "value"),
+        nearest=packing_source(source, target, "value"),
         peak=target.peak,
         pack=target.pack,
         drawn=f"{after}_drawn_{before}",

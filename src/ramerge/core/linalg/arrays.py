@@ -118,7 +118,7 @@ def kth_largest(x: Array, k: int) -> float:
 
 
 @contextmanager
-def refining(is_on: bool) -> Iterator[None]:
+def refine_in_float32(is_on: bool) -> Iterator[None]:
     """Within the block, compute this thread's large float64 eigendecompositions in float32 and refine in float64."""
     token = _refines.set(is_on)
     try:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.linalg import spectral
-from ramerge.core.linalg.arrays import Array, DoubleMissingError, refining, to_host
+from ramerge.core.linalg.arrays import Array, DoubleMissingError, refine_in_float32, to_host
 
 Solve = Callable[[list[Array]], Array]
 
@@ -100,7 +100,7 @@ class _Device:
             )
 
     def _solve(self, function: Solve, taus: Sequence[NDArray[Any]], stream: Any) -> NDArray[Any]:
-        with self._torch.inference_mode(), self._torch.cuda.stream(stream), refining(self.refines):
+        with self._torch.inference_mode(), self._torch.cuda.stream(stream), refine_in_float32(self.refines):
             try:
                 return to_host(function([self._torch.from_numpy(tau).to(self._device) for tau in taus]))
             except RuntimeError as error:

@@ -118,7 +118,7 @@ def _open_models(
     inputs, unrelated = checks.refuse_other_architectures(fitting_models, recipe)
     points, suitability = checks.suit_adapters(points, inputs)
     merge = RequestedMerge(points, inputs, in_memory)
-    findings += [*missing, *unfit, *unrelated, *suitability, *kind.unmet(merge), *kind.check(merge)]
+    findings += [*missing, *unfit, *unrelated, *suitability, *kind.unmet_requirements(merge), *kind.check(merge)]
     return kind.points(points), inputs, findings
 
 
@@ -189,7 +189,7 @@ def _contents_of_plan(
             findings += [*checks.note_tokenizer(companions, inputs), *checks.check_named_files(inputs, companions)]
     findings += warn_of_damaged_files(inputs, recipe, {} if observations else companions, reader, alone=alone)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
-    cached = cached_counts.recall(digest, tensors, points)
+    cached = cached_counts.read_cached_results(digest, tensors, points)
     contents = PlannedContents(
         tensors=tuple(tensors),
         shards=tuple(shards),

@@ -97,7 +97,7 @@ def _counted_tensors(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
 
-def recall(
+def read_cached_results(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
 ) -> dict[tuple[Statistic, str], object]:
     """Results computed from counts in the user's cache, by statistic and part of the model."""

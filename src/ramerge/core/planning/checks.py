@@ -184,7 +184,7 @@ def _other_companions(
         yield f"has {'a' if ours is None else 'another'} chat template, and {template_effect}", "tokenizer and template"
     digests = reader.digest_of(source), reader.digest_of(agent)
     if None not in digests and digests[0] != digests[1]:
-        split, other = reader.splitting_of(source), reader.splitting_of(agent)
+        split, other = reader.tokenization_settings(source), reader.tokenization_settings(agent)
         if kinds := [kind for kind in split if kind in other and split[kind] != other[kind]]:
             text = (
                 f"its tokenizer splits text in another way ({enumerated(kinds)}), and the output gets that of {whose}"

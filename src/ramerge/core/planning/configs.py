@@ -84,7 +84,7 @@ def key_table() -> _KeyTable:
 def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
     """Find the keys with different values; a missing key has its default."""
     differences = ConfigDifferences()
-    left, right = (_flatten(canonical(config)) for config in _comparable_parts(base, agent))
+    left, right = (_flatten(normalize_config(config)) for config in _comparable_parts(base, agent))
     if left == right:
         return differences
     table = key_table()
@@ -232,9 +232,9 @@ def _effective_value(flat: Mapping[str, object], prefix: str, name: str) -> obje
     return own.get(name, table.defaults.get(name))
 
 
-def canonical(config: Mapping[str, object]) -> dict[str, object]:
+def normalize_config(config: Mapping[str, object]) -> dict[str, object]:
     """Normalize a configuration: rotary embeddings, which transformers 4 and 5 write differently, and class names."""
-    result = {key: canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
+    result = {key: normalize_config(value) if isinstance(value, dict) else value for key, value in config.items()}
     if isinstance(names := result.get("architectures"), list):  # FSDP adds a prefix to classes that it wraps
         result["architectures"] = [str(name).removeprefix("FSDP") for name in names]
     rotary_configs = [config[key] for key in _ROTARY if key in config]

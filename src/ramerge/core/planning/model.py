@@ -336,7 +336,7 @@ def _is_solved_for(points: Sequence[Point], tensor: TensorPlan) -> bool:
     return any(point.method.solves(tensor.layer, point.parameters[tensor.rule]) for point in points)
 
 
-def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
+def method_bytes(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
     """The most bytes that the method of any point takes for a matrix, besides inputs and result."""
     layer = tensor.layer
     return max(point.method.scratch(layer, point.parameters[tensor.rule], agents) for point in points)

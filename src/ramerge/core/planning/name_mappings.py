@@ -284,7 +284,7 @@ class _UnmatchedTensors:
                 expert = int(match["expert"]) if fusion.is_of_experts else 0
                 # ambiguous if the agent also has one of the parts by itself
                 if self.missing.issuperset(fusion.names(match["stem"], expert)):
-                    yield from self.taken_out(fusion, match["stem"], expert, place, tensor_of_base)
+                    yield from self.extract_part(fusion, match["stem"], expert, place, tensor_of_base)
 
     def fuse(self, fusion: _Fusion, stem: str, tensor_of_base: Tensor, *, transposed: bool) -> Iterator[Tensor]:
         """Join the agent's parts to the base's one tensor.
@@ -337,7 +337,7 @@ class _UnmatchedTensors:
             for expert in range(tensor_of_base.shape[0])
         ]
 
-    def taken_out(
+    def extract_part(
         self, fusion: _Fusion, stem: str, expert: int, place: int, tensor_of_base: Tensor
     ) -> Iterator[Tensor]:
         """Extract a part from the agent's one tensor; `place` is the index of the part in `fusion.parts`."""

@@ -14,7 +14,7 @@ from ramerge.core.linalg.solver import SIDE_BY_SIDE, is_slow_in_float64, is_soun
 from ramerge.core.methods.base import FEW, Statistic
 from ramerge.core.planning.findings import PlanFinding, note, problem, warning
 from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.model import Resources, TensorPlan, matrices_of, needed_by
+from ramerge.core.planning.model import Resources, TensorPlan, matrices_of, method_bytes
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import is_far
@@ -233,7 +233,7 @@ def place_matrices(
         text = f"{device_name(device)} does not compute as the CPU does; the CPU solves for all matrices"
         return resources, [warning(text)]
     room = _device_room(str(device))
-    needs = [needed_by(points, each, agents) for each in matrices]
+    needs = [method_bytes(points, each, agents) for each in matrices]
     too_large = sum(need > room for need in needs)
     text = (
         f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "

@@ -102,7 +102,7 @@ class TokenReader:
         path = self._find_file(model, file_name)
         return path is not None and self.damage_of(path) is None
 
-    def splitting_of(self, model: Checkpoint) -> dict[str, object]:
+    def tokenization_settings(self, model: Checkpoint) -> dict[str, object]:
         """The settings of tokenization besides the tokens, by description; empty if a model has no such files."""
         tokenizer_json = self._read_file(model, "tokenizer.json", _MOST_BYTES)
         if tokenizer_json is None:

@@ -30,7 +30,7 @@ from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
 from ramerge.core.recipe.other_method import change_method
 from ramerge.core.recipe.patterns import LONGEST_NAME, check_template
-from ramerge.core.recipe.sentences import describe, not_text
+from ramerge.core.recipe.sentences import describe, key_not_text_message
 
 AUTO = "auto"
 """Used as a method's name, it stands for the method that `ramerge recommend` chooses; replaced before planning."""
@@ -439,7 +439,7 @@ def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
     """Make a recipe from a document. Return None and the problems if its structure is wrong."""
     values = document.as_dict()
     if others := [key for key in values if not isinstance(key, str)]:
-        return None, [document.where((str(key),), not_text(key)) for key in others]
+        return None, [document.where((str(key),), key_not_text_message(key)) for key in others]
     try:
         recipe = Recipe(**values)
     except RecipeError as error:

@@ -67,7 +67,7 @@ def _problem_sentence(item: Mapping[str, Any], model: type[BaseModel], document:
     if kind == "dict_type" and item["loc"] == ("agents",):
         return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
     if kind == "invalid_key" or ("[key]" in item["loc"] and kind == "string_type"):
-        return not_text(value)
+        return key_not_text_message(value)
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):
@@ -81,7 +81,7 @@ def _problem_sentence(item: Mapping[str, Any], model: type[BaseModel], document:
     return f"{message}, not {text if len(text) < 60 else type(value).__name__}"
 
 
-def not_text(key: object) -> str:
+def key_not_text_message(key: object) -> str:
     """The message about a key that is not text, which only Python mappings can have."""
     return f"a key must be text, not {quoted(key)}; write it in quotes"
 

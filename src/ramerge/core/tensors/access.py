@@ -76,7 +76,7 @@ class LocalAccess:
         except CheckpointError:
             return False
 
-    def with_sample(self, identity: Identity) -> Identity:
+    def add_sample(self, identity: Identity) -> Identity:
         """Add a sample of the file's content to its identity, because a write might leave everything else unchanged.
 
         The sample is a digest of pages at regular distances, or of all pages of a small file.
@@ -134,7 +134,7 @@ class RemoteAccess:
     def is_still(self, identity: Identity) -> bool:
         return True
 
-    def with_sample(self, identity: Identity) -> Identity:
+    def add_sample(self, identity: Identity) -> Identity:
         return identity
 
     def is_readable(self) -> bool:

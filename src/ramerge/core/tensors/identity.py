@@ -48,7 +48,7 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
     if seconds > 0:
         time.sleep(seconds)
         identities = {path: access(path).version() for path in identities}
-    return {path: access(path).with_sample(identity) for path, identity in identities.items()}
+    return {path: access(path).add_sample(identity) for path, identity in identities.items()}
 
 
 def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:

@@ -86,7 +86,7 @@ _Make = Callable[[Name, tuple[object, ...]], object]
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def suspend_garbage_collection() -> Iterator[None]:
     """Suspend garbage collection of cycles, which would take half of the time by visiting all objects repeatedly.
 
     Values of a file have no cycles unless it is an attack; these are collected afterwards.
