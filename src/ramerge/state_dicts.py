@@ -175,7 +175,9 @@ def merge_state_dicts(
             options,
             lambda plan: () if target is None else _misfit_problems(plan, target, ties),
         )
-    record = replace(record, notes=(*map(wording.of, record.notes),), warnings=(*map(wording.of, record.warnings),))
+    record = replace(
+        record, notes=(*map(wording.reword, record.notes),), warnings=(*map(wording.reword, record.warnings),)
+    )
     if target is not None:
         merged_tensors |= {
             again: merged_tensors[name] for again, name in ties.items() if name in merged_tensors and again in target
@@ -453,7 +455,7 @@ class _MessageRewording:
         agents = "|".join(re.escape(argument) for argument in arguments.values())
         self._twice = re.compile(rf"\b({agents}): (?=\1[.:])|(?<=\bagents\.)(.+?): \2: ")
 
-    def of(self, text: str) -> str:
+    def reword(self, text: str) -> str:
         """Return a message with arguments in place of folders and flags."""
         text = self._pattern.sub(lambda match: self._words[match[1]], text).replace(f" in {ONE_FILE}", "")
         return self._twice.sub(lambda match: f"{match[2]}: " if match[2] else "", text)
@@ -464,7 +466,7 @@ class _MessageRewording:
         try:
             yield
         except RamergeError as error:
-            raise type(error)(map(self.of, error.problems)) from error
+            raise type(error)(map(self.reword, error.problems)) from error
 
 
 def _rows_and_weights(value: Any) -> tuple[Any, Any]:

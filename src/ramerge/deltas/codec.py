@@ -108,7 +108,7 @@ class BlockRow(NamedTuple):
     base: bytes
 
     @staticmethod
-    def of(numbers: NDArray[np.uint64]) -> BlockRow:
+    def from_numbers(numbers: NDArray[np.uint64]) -> BlockRow:
         begin, nbytes, updates, escapes, form, payload = numbers[:6].tolist()
         return BlockRow(begin, nbytes, updates, escapes, form, payload, numbers[6:8].tobytes())
 
@@ -207,7 +207,7 @@ class BlockTable:
         fine &= begin + nbytes <= np.array(data_bytes, np.int64)[:, np.newaxis]
         for delta, block in np.argwhere(~fine).tolist():
             try:
-                BlockRow.of(numbers[delta, block]).check(int(sizes[block]), width, data_bytes[delta])
+                BlockRow.from_numbers(numbers[delta, block]).check(int(sizes[block]), width, data_bytes[delta])
             except DamagedError as error:
                 raise DamagedError(str(error), delta * len(sizes) + block) from None
         return BlockTable(numbers, values)
@@ -222,7 +222,7 @@ class BlockTable:
 
     def rows(self, delta: int) -> list[BlockRow]:
         """Return the rows of one delta."""
-        return [BlockRow.of(each) for each in self.numbers[delta]]
+        return [BlockRow.from_numbers(each) for each in self.numbers[delta]]
 
     @property
     def nbytes(self) -> NDArray[np.int64]:

@@ -137,7 +137,7 @@ def write_delta(
     listen: Listener = silence,
 ) -> Index:
     """Compare base and agent, and write the files of the delta."""
-    compare_pass = ComparePass.of(work, spool)
+    compare_pass = ComparePass.from_work(work, spool)
     total = sum(block.nbytes for run in compare_pass.runs() for block in run)
     journal = output.journal.open_pass(compare_pass.runs(), _BlockCodec())
     nbytes = sum(block.nbytes for block in journal.earlier())
@@ -166,7 +166,7 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
     batches: Sequence[Sequence[DeltaBlock]]
 
     @staticmethod
-    def of(work: DeltaWork, spool: Spool) -> ComparePass:
+    def from_work(work: DeltaWork, spool: Spool) -> ComparePass:
         """Return the pass that compares base and agent of a plan, and fills this spool."""
         blocks = [
             DeltaBlock(index, slot, len(pair.tensors) * itemsize(entry.dtype) * entry.elements_in(slot))

@@ -145,7 +145,7 @@ class Spool:
         spooled_tensor, begin = self.slots.entries[entry], self.slots.place(entry, slot)
         count = blocks_of(spooled_tensor.elements_in(slot))
         heads = list(_HEAD.iter_unpack(self._verified_bytes(begin, count * _HEAD.size)))
-        rows = [BlockRow.of(np.array(numbers, np.uint64)) for *numbers, _ in heads]
+        rows = [BlockRow.from_numbers(np.array(numbers, np.uint64)) for *numbers, _ in heads]
         payloads = self._read_bytes(begin + _CHECKSUM + count * _HEAD.size, sum(row.nbytes for row in rows))
         for row, (*_, result), end in zip(rows, heads, accumulate(row.nbytes for row in rows), strict=True):
             payload = payloads[end - row.nbytes : end]

@@ -216,7 +216,7 @@ class AgentPrompts:
     settings: CalibrationSettings
 
     @classmethod
-    def of(cls, recipe: Document, settings: CalibrationSettings) -> AgentPrompts:
+    def from_recipe(cls, recipe: Document, settings: CalibrationSettings) -> AgentPrompts:
         """Read the prompts of a recipe.
 
         Raises:

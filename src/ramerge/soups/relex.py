@@ -55,7 +55,7 @@ class Line:
     fit: float
 
     @staticmethod
-    def of(products: Floats, steps: Sequence[float]) -> Line:
+    def from_products(products: Floats, steps: Sequence[float]) -> Line:
         """Compute the trajectory of task vectors at these steps, from their scalar products, shape (agents, agents)."""
         count = len(steps)
         if not np.isfinite(products).all():
@@ -128,7 +128,7 @@ class Relex(CombinationMethod[RelexParameters]):
     def coefficients(self, parameters: RelexParameters, agents: Agents, gram: Floats) -> Floats:
         steps = steps_of(parameters, agents)
         at = max(steps) if parameters.at is None else parameters.at
-        return Line.of(gram, steps).coefficients(at)
+        return Line.from_products(gram, steps).coefficients(at)
 
     def reported(self, parameters: RelexParameters, agents: Agents) -> Gram:
         return Gram("tensor")
@@ -136,7 +136,7 @@ class Relex(CombinationMethod[RelexParameters]):
     def report(self, parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Figure]]:
         """Each agent's step, and the share of its squared task vector in the first component, over all tensors."""
         steps = steps_of(parameters, agents)
-        shares = shares_of(parts, [Line.of(products, steps) for products in parts], len(agents))
+        shares = shares_of(parts, [Line.from_products(products, steps) for products in parts], len(agents))
         return [{"step": step, "straight": share} for step, share in zip(steps, shares, strict=True)]
 
     def warning(self, figures: Sequence[Figures]) -> str:

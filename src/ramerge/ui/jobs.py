@@ -52,14 +52,14 @@ class Job:
     _change: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the job is waiting or running."""
         return self.state in (WAITING, RUNNING)
 
     @property
     def active_job_or_none(self) -> Job | None:
         """The job while it is waiting or running, then None: for a button that stops it."""
-        return self if self.active else None
+        return self if self.is_active else None
 
     @property
     def has_ended_early(self) -> bool:
@@ -72,7 +72,7 @@ class Job:
 
     def follow(self, seconds: float = 0.4) -> Iterator[None]:
         """Yield whenever the job may have changed, until it has ended, and once after that."""
-        while self.active:
+        while self.is_active:
             yield
             self._change.wait(seconds)
             self._change.clear()
@@ -145,7 +145,7 @@ class JobQueue:
 
     def add(self, job: Job) -> Job:
         """Run a job after the jobs before it."""
-        self._jobs = [*(each for each in self._jobs if each.active), job]
+        self._jobs = [*(each for each in self._jobs if each.is_active), job]
         job.queued = True
         self._pool.submit(job.run)
         return job

@@ -100,7 +100,7 @@ def sanity_warnings(plan: MergePlan) -> tuple[str, ...]:
     for first in range(0, len(names), FEW):
         group = names[first : first + FEW]
         some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
-        sample = _Sample.of(some, len(group))
+        sample = _Sample.from_tensors(some, len(group))
         lone_suspicions += _single_agent_warnings(plan, group, some, sample)
         replacements += _replacement_warnings(plan, group, some)
         shifts += _norm_shift_warnings(plan, group, some)
@@ -279,7 +279,7 @@ class _Sample:
 
     @staticmethod
     @np.errstate(all="ignore")  # values that are not finite are refused when all are read
-    def of(tensors: Sequence[TensorPlan], agents: int) -> _Sample:
+    def from_tensors(tensors: Sequence[TensorPlan], agents: int) -> _Sample:
         models = agents + 1
         total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
         dots, fourth, correlations = np.zeros((models, models)), np.zeros(models), []

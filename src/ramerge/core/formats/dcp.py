@@ -103,7 +103,7 @@ class TensorDescription:
     pieces: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
     @staticmethod
-    def of(key: str, value: Stub, paths: Mapping[object, object]) -> TensorDescription:
+    def from_stub(key: str, value: Stub, paths: Mapping[object, object]) -> TensorDescription:
         """Read torch's `TensorStorageMetadata`."""
         properties, chunks = value.get("properties"), value.get("chunks")
         state = properties.state if isinstance(properties, Stub) else None
@@ -152,7 +152,7 @@ def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
             if not isinstance(key, str) or not isinstance(value, Stub):
                 raise RefusedError("it describes something without a name")
             if value.path.endswith(".TensorStorageMetadata"):
-                tensors.append(TensorDescription.of(key, value, paths if isinstance(paths, dict) else {}))
+                tensors.append(TensorDescription.from_stub(key, value, paths if isinstance(paths, dict) else {}))
         for index, info in storage.items():
             name, offset = (index.get("fqn"), index.get("offset")) if isinstance(index, Stub) else (None, None)
             if isinstance(name, str) and offset is not None:

@@ -47,7 +47,7 @@ class Sizes:
     vocabulary: int
 
     @staticmethod
-    def of(config: Mapping[str, object]) -> Sizes:
+    def from_config(config: Mapping[str, object]) -> Sizes:
         """Read the sizes from `config.json`. Raises ValueError for an unsupported model or invalid sizes."""
         kind = config.get("model_type")
         if kind not in _MODELS:
@@ -302,7 +302,7 @@ def _layout_of(
 ) -> tuple[Sizes, dict[str, _KnownTensor]]:
     problems = []
     try:
-        sizes = Sizes.of(config)
+        sizes = Sizes.from_config(config)
     except ValueError as error:
         problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_conversion_command(folder)}")
     by_key = {key: _KnownTensor.by_name(key) for key in descriptions}

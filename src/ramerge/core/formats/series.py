@@ -72,7 +72,7 @@ class Naming:
         """The name of the index of a model in several files."""
         return f"{self.one_file}.index.json"
 
-    def of(self, folder: Location) -> Naming:
+    def naming_of_folder(self, folder: Location) -> Naming:
         """Return the naming with the single stem that the files of a folder have."""
         namings = [replace(self, stems=(stem,)) for stem in self.stems]
         if namings[0].is_listed(folder):
@@ -142,7 +142,7 @@ def open_files(
     folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
 ) -> Contents:
     """Open a model in one or several files. `tensors_of` returns the tensors of a file."""
-    naming = naming.of(folder)
+    naming = naming.naming_of_folder(folder)
     files, index, notes, warnings = _choose_files(folder, naming)
     adapters: Iterator[Location] = folder.glob(_ADAPTERS)
     if adapter := next(iter(sorted(adapters, key=str)), None):

@@ -46,7 +46,7 @@ class ShardedModel:
                 if len(nonempty) == 1 and nonempty[0].tensor.shape == shape:
                     self.tensors.append(Tensor(name, dtype, shape, nonempty[0].tensor.origin))
                     continue
-                if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in nonempty):
+                if any(Box.find_box(shape, piece.offsets, piece.tensor.shape) is None for piece in nonempty):
                     raise ValueError("is sharded along several inner dimensions, which is not read")
                 # pieces have no names, so that the origins of tied tensors are equal
                 unnamed = (PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in nonempty or pieces)

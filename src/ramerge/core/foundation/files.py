@@ -86,21 +86,21 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
             for path, content in contents:
                 new_folders += [folder for folder in path.parents if not folder.exists()]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = lock(hidden_beside(path, "partial"), wait=True)
+                descriptor = lock(hidden_path_beside(path, "partial"), wait=True)
                 partial_files.append((path, descriptor))
                 os.ftruncate(descriptor, 0)
                 write_all(descriptor, memoryview(content.encode() if isinstance(content, str) else content), 0)
                 os.fsync(descriptor)
             for path, _ in partial_files:
-                hidden_beside(path, "partial").replace(path)
+                hidden_path_beside(path, "partial").replace(path)
                 StoppedError.finished[str(path)] = None
         except OSError as error:
             for other, descriptor in partial_files:
                 with suppress(OSError):
-                    if is_at(hidden_beside(other, "partial"), descriptor):
-                        hidden_beside(other, "partial").unlink()
+                    if is_at(hidden_path_beside(other, "partial"), descriptor):
+                        hidden_path_beside(other, "partial").unlink()
             _remove_empty(new_folders)
-            raise _write_error(path, hidden_beside(path, "partial"), error) from error
+            raise _write_error(path, hidden_path_beside(path, "partial"), error) from error
         finally:
             for _, descriptor in partial_files:
                 os.close(descriptor)
@@ -127,7 +127,7 @@ def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
             sys.stdout.flush()
 
 
-def hidden_beside(path: Path, ending: str) -> Path:
+def hidden_path_beside(path: Path, ending: str) -> Path:
     """Return the path `.NAME.ending` next to a path. If it is too long, NAME is shortened and gets a digest."""
     name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
     if len(name) <= room:
@@ -291,7 +291,7 @@ def check_can_create(path: Path, reported_path: Path) -> None:
         RecipeError: the path is invalid, or its folder cannot be written to.
         OutputError: the disk fails.
     """
-    probe = hidden_beside(path, "partial")
+    probe = hidden_path_beside(path, "partial")
     try:
         with held():
             new_folders = [folder for folder in probe.parents if not folder.exists()]

@@ -61,7 +61,7 @@ class RegMeanParameters(Parameters):
     )
 
     @property
-    def other(self) -> OtherResult:
+    def other_result(self) -> OtherResult:
         """The merge that is the prior."""
         return OtherResult(self.towards, self.prior)
 
@@ -155,7 +155,7 @@ class RegMean(Method[RegMeanParameters, Start]):
     side: SideInput | None = INPUTS
 
     def statistics(self, parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
-        return parameters.other.statistics(agents)
+        return parameters.other_result.statistics(agents)
 
     def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
         """Compute the operator from the recorded inputs of a weight; None if all inputs are 0."""
@@ -171,7 +171,7 @@ class RegMean(Method[RegMeanParameters, Start]):
         return Operator(maps, layer.transposed)
 
     def prepare(self, parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
-        return parameters.other.start(parameters.share, agents, results)
+        return parameters.other_result.start(parameters.share, agents, results)
 
     def merge(self, piece: Piece, prepared: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
         operator: Operator | None = piece.operator
@@ -197,7 +197,7 @@ class RegMean(Method[RegMeanParameters, Start]):
 
     def unit(self, layer: Layer, parameters: RegMeanParameters) -> int:
         """Whole groups of rows if inputs were recorded; at least 2, because 1 means an element-wise merge."""
-        prior = parameters.other.unit(parameters.share, layer)
+        prior = parameters.other_result.unit(parameters.share, layer)
         if not layer.rows:
             return prior
         rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
@@ -206,7 +206,7 @@ class RegMean(Method[RegMeanParameters, Start]):
 
     def scratch(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
         """Bytes for an operator, its factors, and a group of rows."""
-        prior = parameters.other.scratch(layer, agents)
+        prior = parameters.other_result.scratch(layer, agents)
         if not layer.rows:
             return prior
         n, d = sum(layer.rows), layer.width
@@ -216,7 +216,7 @@ class RegMean(Method[RegMeanParameters, Start]):
         return 8 * (operator_numbers + result + _GROUP * ((agents + 4) * d + n)) + WIDENING_BYTES + prior
 
     def solves(self, layer: Layer, parameters: RegMeanParameters) -> bool:
-        return parameters.other.solves(layer)
+        return parameters.other_result.solves(layer)
 
 
 REGMEAN = RegMean()

@@ -39,7 +39,7 @@ class SvcParameters(ScaledParameters):
     )
 
     @property
-    def other(self) -> OtherResult:
+    def other_result(self) -> OtherResult:
         """The merge whose result is calibrated."""
         return OtherResult(self.start, self.start_parameters)
 
@@ -78,10 +78,10 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
     parameters = SvcParameters
 
     def statistics(self, parameters: SvcParameters, agents: Agents) -> tuple[Statistic, ...]:
-        return parameters.other.statistics(agents)
+        return parameters.other_result.statistics(agents)
 
     def prepare(self, parameters: SvcParameters, agents: Agents, results: Results) -> tuple[Start, SvcParameters]:
-        return parameters.other.start(1.0, agents, results), parameters
+        return parameters.other_result.start(1.0, agents, results), parameters
 
     def merge(
         self, piece: Piece, prepared: tuple[Start, SvcParameters], counts: Counts | None, allow_nonfinite: bool
@@ -110,10 +110,10 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         """All elements of a linear weight; at least 2, because 1 means an element-wise merge."""
         if is_matrix(layer):
             return max(math.prod(layer.shape), 2)
-        return parameters.other.unit(parameters.scale, layer)
+        return parameters.other_result.unit(parameters.scale, layer)
 
     def scratch(self, layer: Layer, parameters: SvcParameters, agents: int) -> int:
-        first = parameters.other.scratch(layer, agents)
+        first = parameters.other_result.scratch(layer, agents)
         if not is_matrix(layer):
             return first
         first += oriented_bytes(layer) + WIDENING_BYTES
@@ -121,7 +121,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2
 
     def solves(self, layer: Layer, parameters: SvcParameters) -> bool:
-        return is_matrix(layer) or parameters.other.solves(layer)
+        return is_matrix(layer) or parameters.other_result.solves(layer)
 
 
 SVC = Svc()

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, reason
-from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
+from ramerge.core.foundation.files import check_own, hidden_path_beside, is_at, lock, write_all
 from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.systems import NO_LINK, PRIVATE, sync_folder
 from ramerge.core.output.targets import ALREADY_THERE, STAGING, folder_problems, free_bytes, is_replaceable
@@ -200,7 +200,7 @@ class OutputDir:
         self.is_in_place: bool | None = False
         self.notices: list[str] = []
         self._out = out
-        self.work: Path = hidden_beside(out, STAGING)
+        self.work: Path = hidden_path_beside(out, STAGING)
         self._new, self._old, self._lock_file = (self.work / name for name in ("new", "old", "lock"))
         self._lock = -1
         self._words = shlex.quote(self.label)

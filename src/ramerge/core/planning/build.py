@@ -93,7 +93,7 @@ def make_plan(
     messages = collect(findings, points[0].recipe.document, list(inputs.agents), strict=options.strict)
     return MergePlan(
         points=tuple(points),
-        inputs=inputs.planned(contents.companions.values()),
+        inputs=inputs.planned_inputs(contents.companions.values()),
         **vars(contents),
         output=PlannedOutput(out, options.overwrite, kind, details, disk_free),
         resources=resources,

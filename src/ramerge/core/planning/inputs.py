@@ -100,7 +100,7 @@ class OpenedInputs(FoundModels):
         base = {"base": self.opened_base.title} if self.opened_base is not None and self.has_base else {}
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
-    def planned(self, companions: Iterable[Location]) -> PlannedInputs:
+    def planned_inputs(self, companions: Iterable[Location]) -> PlannedInputs:
         """The models without their tensors, and the identities of all files, including the companions to copy."""
         files = {**identify(companions), **self.files}
         return PlannedInputs(self.base, self.agents, self.sides, self.adapters, self.formats, files)

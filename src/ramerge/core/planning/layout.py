@@ -24,7 +24,7 @@ from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.origins import reshaped, rows_of
 from ramerge.core.tensors.rounded import round_tensor
-from ramerge.core.tensors.scaled import Scaling, recountable, requantizable
+from ramerge.core.tensors.scaled import Scaling, countable_scaling, writable_scaling
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.weighted import WeightedSum, is_quantized, mean_of
 
@@ -118,7 +118,7 @@ def plan_tensors(
 ) -> tuple[list[Shard], list[TensorPlan]]:
     """Plan the output's files, split like the base's or by the requested shard size, and the tensors in them."""
     recipe = points[0].recipe
-    like = recountable if observations else requantizable  # only counting needs no way to write the tensors
+    like = countable_scaling if observations else writable_scaling  # only counting needs no way to write the tensors
     quantized_tensors = (
         base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, only_counts=bool(observations)) else None
     )
@@ -280,7 +280,7 @@ class _OutputTensor:
 
 def unlike_base(base: Checkpoint, *, only_counts: bool) -> list[Tensor]:
     """Quantized tensors of the base in whose encoding results cannot be written; with `only_counts`, not be counted."""
-    like = recountable if only_counts else requantizable
+    like = countable_scaling if only_counts else writable_scaling
     names = base.quantized.names if base.quantized is not None else frozenset[str]()
     return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
 

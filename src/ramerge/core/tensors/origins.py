@@ -40,7 +40,7 @@ class Box:
     width: int
 
     @staticmethod
-    def of(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Box | None:
+    def find_box(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Box | None:
         """Convert a box in a tensor, with these offsets and sizes, to a box in a matrix; None if that is impossible."""
         axes: list[tuple[int, int, int]] = []  # extent, offset, size
         for extent, offset, size in zip(shape, offsets, sizes, strict=True):
@@ -128,7 +128,7 @@ class Pieces(_Rearrangement):
 
     @staticmethod
     def _box(tensor: Tensor, piece: PlacedPiece) -> Box:
-        box = Box.of(tensor.shape, piece.offsets, piece.tensor.shape)
+        box = Box.find_box(tensor.shape, piece.offsets, piece.tensor.shape)
         assert box is not None, f"{tensor.name} at {piece.offsets} is no box in a matrix"
         return box
 
@@ -180,7 +180,7 @@ class Cut(_Rearrangement):
 
     @property
     def _box(self) -> Box:
-        box = Box.of(self.whole.shape, self.offsets, self.sizes)
+        box = Box.find_box(self.whole.shape, self.offsets, self.sizes)
         assert box is not None, f"{self.offsets} of {self.whole.name} is no box in a matrix"
         return box
 
@@ -284,7 +284,7 @@ def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> 
             pieces.append(PlacedPiece(tuple((low - offsets).tolist()), inner))
         is_whole = len(pieces) == 1 and pieces[0].tensor.shape == sizes
         return Tensor(tensor.name, tensor.dtype, sizes, pieces[0].tensor.origin if is_whole else Pieces(tuple(pieces)))
-    box = Box.of(tensor.shape, offsets, sizes)
+    box = Box.find_box(tensor.shape, offsets, sizes)
     if isinstance(origin, Stored) and box is not None and box.is_run:
         size = itemsize(tensor.dtype)
         begin = origin.offset + (box.row * box.width + box.column) * size

@@ -56,7 +56,7 @@ class Payload:
     def change(self, files: Files, tensor: Tensor) -> Xor | Scatter:
         """Return the change of this tensor that the frame holds."""
         if self.encoding == "xor":
-            return Xor.of(self.frame, files, tensor.nbytes)
+            return Xor.from_frame(self.frame, files, tensor.nbytes)
         return overwritten(self.frame, files, tensor.nbytes)
 
 
