@@ -148,11 +148,11 @@ class _PlanBase(Displayed):
             raise PlanError(plan_in_memory.findings.problems)
 
         def work(take: Callable[[MergedTensor], None], listen: Listener) -> tuple[Record, ...]:
-            return _carry_out(plan_in_memory, self.options, listen, take)
+            return _run_plan(plan_in_memory, self.options, listen, take)
 
         return TensorStream(work, on_progress or silence)
 
-    def _to(self, out: str | Path | None) -> MergePlan:
+    def _plan_with_output(self, out: str | Path | None) -> MergePlan:
         """Return the plan with an output: with `out`, or by default its own."""
         merge_plan = self.details
         if out is not None:
@@ -190,7 +190,7 @@ class Plan(_PlanBase):
         Raises:
             RamergeError: as for `ramerge.merge`.
         """
-        return _carry_out(self._to(out), self.options, on_progress or silence)[0]
+        return _run_plan(self._plan_with_output(out), self.options, on_progress or silence)[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +217,7 @@ class SweepPlan(_PlanBase):
         Raises:
             RamergeError: as for `ramerge.sweep`.
         """
-        return _carry_out(self._to(out), self.options, on_progress or silence)
+        return _run_plan(self._plan_with_output(out), self.options, on_progress or silence)
 
 
 @overload
@@ -292,10 +292,10 @@ def plan(
         if output and not output.sends and (problems := output.problems(read, 0, overwrite=options.overwrite)):
             raise PlanError(problems)
     if is_chosen:
-        document = with_chosen_method(document, options, on_progress)
+        document = replace_auto_method(document, options, on_progress)
     # where they have chosen a method that takes nothing of them, they stay in its recipe: `handoff` reads them
     if document.stated("prompts") and not (is_chosen and METHODS[str(document.method)].side is None):
-        document = with_side_inputs(document, options, on_progress)
+        document = replace_prompts_by_side_inputs(document, options, on_progress)
     merge_plan = _make_plan(_located_points(document, vary), out, written_as, options)
     return (SweepPlan if merge_plan.is_sweep else Plan)(merge_plan, written_as, options)
 
@@ -311,7 +311,7 @@ def _output_target(out: str | Path | None, options: Options) -> OutputTarget | N
     return output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
 
-def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
+def replace_auto_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
     """Replace `auto` in a recipe by the method and parameters recommended on its prompts, with notes and warnings."""
     check_unchosen(document)
     advice = FEATURES["recommend"](document, options=options, on_progress=on_progress)
@@ -325,7 +325,9 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     return new_document
 
 
-def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
+def replace_prompts_by_side_inputs(
+    document: Document, options: Options, on_progress: Listener | None = None
+) -> Document:
     """Replace a recipe's prompts by side inputs gathered on them, if its method takes any; else drop the prompts."""
     rest = document.without("prompts")
     name = str(document.method)
@@ -361,7 +363,7 @@ def _make_plan(
     return before if interrupted_fingerprint and would_resume(before, interrupted_fingerprint) else merge_plan
 
 
-def _carry_out(
+def _run_plan(
     merge_plan: MergePlan, options: Options, listen: Listener, on_tensor: Callable[[MergedTensor], None] | None = None
 ) -> tuple[Record, ...]:
     if merge_plan.findings.problems:
@@ -394,7 +396,7 @@ def merge_into(
         make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True
     )
     findings = replace(merge_plan.findings, problems=(*merge_plan.findings.problems, *extra_problems(merge_plan)))
-    return _carry_out(replace(merge_plan, findings=findings), options, silence, consume)[0]
+    return _run_plan(replace(merge_plan, findings=findings), options, silence, consume)[0]
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -454,7 +456,7 @@ def merge(
         'ram+'
     """
     merge_plan = plan(recipe, out, kind=kind, options=options, on_progress=on_progress)
-    return _carry_out(merge_plan._to(None), options, on_progress or silence)[0]
+    return _run_plan(merge_plan._plan_with_output(None), options, on_progress or silence)[0]
 
 
 def sweep(

@@ -147,12 +147,12 @@ def merge_state_dicts(
     allow = (recipe or {}).get("allow")
     if isinstance(allow, Mapping) and (files_only := [key for key in _OF_FILES if allow.get(key)]):
         raise RecipeError(f"allow.{key}: is for models in files; leave it out for state dicts" for key in files_only)
-    entries = {name: _entry(agent) for name, agent in agents.items()}
-    models = {name: _tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
-    own = _tensors(base, "base") if base is not None else next(iter(models.values()), {})
+    entries = {name: _agent_entry(agent) for name, agent in agents.items()}
+    models = {name: _held_tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
+    own = _held_tensors(base, "base") if base is not None else next(iter(models.values()), {})
     _refuse_factors({"base": own} | {f"agents.{name}": tensors for name, tensors in models.items()})
-    ties = _ties(own)
-    folders = _Folders(own, ties, config)
+    ties = _tied_names(own)
+    folders = _InMemoryFolders(own, ties, config)
     values = {
         **(recipe or {}),
         "method": method,
@@ -165,17 +165,19 @@ def merge_state_dicts(
     if base is not None:
         values["base"] = folders.model("base", own)
 
-    target = None if out is None else _mapping(out, "out")
+    target = None if out is None else _checked_mapping(out, "out")
     merged_tensors: dict[str, MergedTensor] = {}
-    wording = _Wording(folders.arguments)
+    wording = _MessageRewording(folders.arguments)
     with wording.errors():
         record = merge_into(
             lambda tensor: merged_tensors.update({tensor.name: tensor}),
             Document(values, models=folders.folders),
             options,
-            lambda plan: () if target is None else _misfits(plan, target, ties),
+            lambda plan: () if target is None else _misfit_problems(plan, target, ties),
         )
-    record = replace(record, notes=(*map(wording.of, record.notes),), warnings=(*map(wording.of, record.warnings),))
+    record = replace(
+        record, notes=(*map(wording.reword, record.notes),), warnings=(*map(wording.reword, record.warnings),)
+    )
     if target is not None:
         merged_tensors |= {
             again: merged_tensors[name] for again, name in ties.items() if name in merged_tensors and again in target
@@ -183,7 +185,7 @@ def merge_state_dicts(
         _check_ties(target, merged_tensors)
         result = {name: _write_into(tensor, target[name]) for name, tensor in merged_tensors.items()}
     else:
-        kinds = _mapping(base if base is not None else next(iter(entries.values()))["model"], "base")
+        kinds = _checked_mapping(base if base is not None else next(iter(entries.values()))["model"], "base")
         usual = next(iter(kinds.values()), None)
         result = {name: _array_like(tensor, kinds.get(name, usual)) for name, tensor in merged_tensors.items()}
         result |= {again: result[name] for again, name in ties.items() if name in result}
@@ -239,7 +241,7 @@ class _HeldTensor(NamedTuple):
     place: Hashable
 
 
-class _OnDevice:
+class _DeviceTensorBytes:
     """The bytes of a torch tensor on another device, copied as they are read."""
 
     def __init__(self, flat: Any) -> None:
@@ -264,14 +266,14 @@ def _check_mapping(label: str, value: Any) -> None:
         )
 
 
-def _mapping(model: Any, label: str) -> Mapping[str, Any]:
+def _checked_mapping(model: Any, label: str) -> Mapping[str, Any]:
     mapping = model.state_dict() if not isinstance(model, Mapping) and hasattr(model, "state_dict") else model
     if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
         raise RecipeError(f"{label}: must map names to tensors, or be a module; it is a {type(model).__name__}")
     return mapping
 
 
-def _entry(agent: Any) -> Mapping[str, Any]:
+def _agent_entry(agent: Any) -> Mapping[str, Any]:
     """Return an agent as in a recipe: its model, and its side inputs by key."""
     model = agent.get("model") if isinstance(agent, Mapping) else None
     is_entry = isinstance(model, Mapping) or hasattr(model, "state_dict")
@@ -280,12 +282,12 @@ def _entry(agent: Any) -> Mapping[str, Any]:
     return agent if is_entry else {"model": agent}
 
 
-def _tensors(model: Any, label: str) -> dict[str, _HeldTensor]:
+def _held_tensors(model: Any, label: str) -> dict[str, _HeldTensor]:
     tensors, problems = {}, []
-    for name, value in _mapping(model, label).items():
+    for name, value in _checked_mapping(model, label).items():
         try:
             name.encode()
-            tensors[name] = _hold_torch(value) if _is_torch(value) else _hold_numpy(value)
+            tensors[name] = _hold_torch(value) if _is_torch_tensor(value) else _hold_numpy(value)
         except UnicodeEncodeError:
             problems.append(f"{quoted(name)} holds half of a surrogate pair, which is no character; rename the tensor")
         except ValueError as error:
@@ -309,7 +311,7 @@ def _refuse_factors(models: Mapping[str, Mapping[str, _HeldTensor]]) -> None:
         raise RecipeError(problems)
 
 
-def _is_torch(value: Any) -> bool:
+def _is_torch_tensor(value: Any) -> bool:
     torch = sys.modules.get("torch")  # a program that has a tensor has imported it
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -349,13 +351,13 @@ def _hold_torch(tensor: Any) -> _HeldTensor:
     values = plain.resolve_neg().contiguous() if plain.numel() else plain.new_empty(0)
     # `contiguous` and `reshape` keep any stride along a dimension of one element, and `view` takes only 1
     flat = values.as_strided((values.numel(),), (1,)).view(torch.uint8)
-    data = flat.numpy() if flat.device.type == "cpu" else _OnDevice(flat)
+    data = flat.numpy() if flat.device.type == "cpu" else _DeviceTensorBytes(flat)
     where = (str(plain.device), plain.data_ptr(), plain.stride(), tuple(plain.shape), name, plain.is_neg())
     place = where if plain.numel() else None
     return _HeldTensor(_DTYPES[name], tuple(plain.shape), data, place)
 
 
-def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
+def _tied_names(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
     """Return the repeated names of tensors, each with the tensor's first name."""
     firsts: dict[Hashable, str] = {}
     first_names = {
@@ -364,7 +366,7 @@ def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
     return {name: first for name, first in first_names.items() if name != first}
 
 
-class _Folders:
+class _InMemoryFolders:
     """The models to merge as in-memory folders, so that a recipe can name them.
 
     Attributes:
@@ -394,24 +396,28 @@ class _Folders:
             if name not in self._ties or (first := tensors.get(self._ties[name])) is None or first.place != tensor.place
         }
         as_base = tensors.keys() >= self._names
-        return self._put(label, untied, "config.json", self._config if as_base else without_declaration(self._config))
+        return self._put_model(
+            label, untied, "config.json", self._config if as_base else without_declaration(self._config)
+        )
 
     def sides(self, label: str, entry: Mapping[str, Any]) -> dict[str, str]:
         """Make the folders of an agent's side inputs, if it has any; return their names by key."""
         addresses: dict[str, str] = {}
         if (importances := entry.get(IMPORTANCE.key)) is not None:
-            tensors = _tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
+            tensors = _held_tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
             untied = {name: tensor for name, tensor in tensors.items() if name not in self._ties}
-            addresses[IMPORTANCE.key] = self._put(f"{label}/{IMPORTANCE.key}", untied)
+            addresses[IMPORTANCE.key] = self._put_model(f"{label}/{IMPORTANCE.key}", untied)
         if (inputs := entry.get(INPUTS.key)) is not None:
             key = f"agents.{label}.{INPUTS.key}"
-            pairs = {name: _rows_and_weights(value) for name, value in _mapping(inputs, key).items()}
+            pairs = {name: _rows_and_weights(value) for name, value in _checked_mapping(inputs, key).items()}
             places = {name: (f"{name}.rows", f"{name}.weights") for name in pairs}
             rows = {each: value for name, pair in pairs.items() for each, value in zip(places[name], pair, strict=True)}
-            addresses[INPUTS.key] = self._put(f"{label}/{INPUTS.key}", _tensors(rows, key), PLACES, {"inputs": places})
+            addresses[INPUTS.key] = self._put_model(
+                f"{label}/{INPUTS.key}", _held_tensors(rows, key), PLACES, {"inputs": places}
+            )
         return addresses
 
-    def _put(
+    def _put_model(
         self, label: str, tensors: Mapping[str, _HeldTensor], file: str = "", content: Mapping[str, Any] | None = None
     ) -> str:
         address = f"memory:{label}"
@@ -431,7 +437,7 @@ class _Folders:
         return address
 
 
-class _Wording:
+class _MessageRewording:
     """Rewords messages of a merge of folders for `merge_state_dicts`: arguments instead of folders and flags.
 
     Args:
@@ -449,7 +455,7 @@ class _Wording:
         agents = "|".join(re.escape(argument) for argument in arguments.values())
         self._twice = re.compile(rf"\b({agents}): (?=\1[.:])|(?<=\bagents\.)(.+?): \2: ")
 
-    def of(self, text: str) -> str:
+    def reword(self, text: str) -> str:
         """Return a message with arguments in place of folders and flags."""
         text = self._pattern.sub(lambda match: self._words[match[1]], text).replace(f" in {ONE_FILE}", "")
         return self._twice.sub(lambda match: f"{match[2]}: " if match[2] else "", text)
@@ -460,7 +466,7 @@ class _Wording:
         try:
             yield
         except RamergeError as error:
-            raise type(error)(map(self.of, error.problems)) from error
+            raise type(error)(map(self.reword, error.problems)) from error
 
 
 def _rows_and_weights(value: Any) -> tuple[Any, Any]:
@@ -474,16 +480,16 @@ def _rows_and_weights(value: Any) -> tuple[Any, Any]:
 # --- outputs in memory ---------------------------------------------------------------------------------------------
 
 
-def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -> list[str]:
+def _misfit_problems(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -> list[str]:
     """Return problems of output tensors that have no place in `out`."""
-    tensors, missing, readonly_names, problems = _tensors(out, "out"), [], [], []
+    tensors, missing, readonly_names, problems = _held_tensors(out, "out"), [], [], []
     parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
     parts |= {again: parts[name] for again, name in ties.items() if name in parts and again in tensors}
     for name, part in parts.items():
         found = tensors.get(name)
         if found is None:
             missing.append(quoted(name))
-        elif _repeats(out[name]) or not (_is_torch(out[name]) or out[name].flags.writeable):
+        elif _has_repeated_elements(out[name]) or not (_is_torch_tensor(out[name]) or out[name].flags.writeable):
             readonly_names.append(quoted(name))
         elif (found.dtype, found.shape) != (part.dtype, part.shape):
             problems.append(
@@ -503,9 +509,9 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -
 
 def _overlap_problems(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
     """Return problems of arrays that share some, but not all elements: one would overwrite the other."""
-    layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
+    layouts = {name: _layout_view(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
     problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
-    for begin, end, name in sorted((*_bounds(layout), name) for name, layout in layouts.items()):
+    for begin, end, name in sorted((*_address_bounds(layout), name) for name, layout in layouts.items()):
         before = [(last, other) for last, other in before if last > begin]
         problems += [
             f"out: {quoted(other)} and {quoted(name)} share a part of their memory, so one would be written over the "
@@ -517,16 +523,16 @@ def _overlap_problems(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
     return first_of(problems)
 
 
-def _bounds(layout: NDArray[Any]) -> tuple[int, int]:
+def _address_bounds(layout: NDArray[Any]) -> tuple[int, int]:
     """Return the address of the first byte of an array, and the address after its last byte."""
     reach = [stride * (size - 1) for stride, size in zip(layout.strides, layout.shape, strict=True)]
     begin = layout.__array_interface__["data"][0]
     return begin + sum(min(0, each) for each in reach), begin + sum(max(0, each) for each in reach) + layout.itemsize
 
 
-def _layout(array: Any) -> NDArray[Any]:
+def _layout_view(array: Any) -> NDArray[Any]:
     """Return an array with the same layout and addresses, on any device; its elements must not be read."""
-    if not _is_torch(array):
+    if not _is_torch_tensor(array):
         plain: NDArray[Any] = array
         return plain
     size = array.element_size()
@@ -540,9 +546,9 @@ def _layout(array: Any) -> NDArray[Any]:
     return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
-def _repeats(array: Any) -> bool:
+def _has_repeated_elements(array: Any) -> bool:
     """Whether several elements of a view may share one place in memory, as in an expanded tensor."""
-    strides, reach = (array.stride(), 1) if _is_torch(array) else (array.strides, array.itemsize)
+    strides, reach = (array.stride(), 1) if _is_torch_tensor(array) else (array.strides, array.itemsize)
     for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, array.shape, strict=True)):
         if size > 1 and stride < reach and 0 not in array.shape:
             return True
@@ -554,7 +560,7 @@ def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTe
     """Raise WeightsError if two different tensors would be written to one place."""
     problems = [
         f"out: {quoted(name)} and {quoted(first)} are one tensor, but the merged ones differ; give arrays of their own"
-        for name, first in _ties(_tensors({name: target[name] for name in merged_tensors}, "out")).items()
+        for name, first in _tied_names(_held_tensors({name: target[name] for name in merged_tensors}, "out")).items()
         if not np.array_equal(merged_tensors[name].data, merged_tensors[first].data)
     ]
     if problems:
@@ -563,7 +569,7 @@ def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTe
 
 def _array_like(tensor: MergedTensor, value: Any) -> Any:
     """Return a merged tensor as an array of the same kind as `value`, on its device."""
-    if _is_torch(value):
+    if _is_torch_tensor(value):
         return tensor.torch().to(value.device)
     return tensor.data.view(_numpy_dtype(tensor.dtype, value)).reshape(tensor.shape)
 
@@ -585,7 +591,7 @@ def _numpy_dtype(dtype: str, value: Any) -> np.dtype[Any]:
 
 def _write_into(tensor: MergedTensor, target: Any) -> Any:
     """Write a merged tensor into an array of its dtype and shape."""
-    if _is_torch(target):
+    if _is_torch_tensor(target):
         target.detach().copy_(tensor.torch())
     else:
         target[...] = tensor.data.view(_numpy_dtype(tensor.dtype, target)).reshape(tensor.shape)

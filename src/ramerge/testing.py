@@ -118,7 +118,7 @@ def check_reference(
     method, values = METHODS[name], dict(parameters or {})
     with models(name, "F32") as recipe:
         result = merged({**recipe, "parameters": values})
-    base, agents = _values(method)
+    base, agents = _test_values(method)
     for tensor in base:
         others = [agent[tensor] for agent in agents.values()]
         taus = [agent - base[tensor] for agent in others] if method.needs_base else others
@@ -136,7 +136,7 @@ def check_reference(
 def check_bounds(name: str) -> None:
     """Check that recipes accept every bound of every parameter, and nothing beyond."""
     with models(name) as recipe:
-        for parameter, inside, outside in _bounds(METHODS[name]):
+        for parameter, inside, outside in _parameter_bounds(METHODS[name]):
             for value in inside:
                 problems = plan({**recipe, "parameters": {parameter: value}}).problems
                 assert not problems, f"{name}: {parameter} = {value!r} is refused: {problems}"
@@ -149,7 +149,7 @@ def check_bounds(name: str) -> None:
                 assert is_refused, f"{name}: {parameter} = {value!r} is not refused"
 
 
-def _bounds(method: Method) -> Iterator[tuple[str, list[Any], list[Any]]]:
+def _parameter_bounds(method: Method) -> Iterator[tuple[str, list[Any], list[Any]]]:
     schema = method.parameters.model_json_schema()["properties"]
     for name, field in schema.items():
         inside, outside = [field["default"]], [["nonsense"], {"nobody": 1}]
@@ -174,17 +174,17 @@ def models(method: str, dtype: str = "BF16", *, shards: int = 1) -> Iterator[dic
         dtype: the dtype of all models.
         shards: the number of files of each model.
     """
-    base, agents = _values(METHODS[method])
+    base, agents = _test_values(METHODS[method])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for model, tensors in {"base": base, **agents}.items():
-            _write(folder / model, tensors, dtype, shards)
+            _write_checkpoint(folder / model, tensors, dtype, shards)
         recipe: dict[str, Any] = {"method": method, "base": str(folder / "base")}
         recipe["agents"] = {agent: str(folder / agent) for agent in agents}
         if METHODS[method].needs_importance:
             for agent in agents:
                 importance = {tensor: np.abs(values) for tensor, values in agents[agent].items()}
-                _write(folder / f"{agent}-importance", importance, "F32", 1)
+                _write_checkpoint(folder / f"{agent}-importance", importance, "F32", 1)
                 recipe["agents"][agent] = {
                     "model": str(folder / agent),
                     "importance": str(folder / f"{agent}-importance"),
@@ -192,7 +192,7 @@ def models(method: str, dtype: str = "BF16", *, shards: int = 1) -> Iterator[dic
         yield recipe
 
 
-def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Values]]]:
+def _test_values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Values]]]:
     draw = np.random.default_rng(1234)
     base = {tensor: draw.normal(0, 0.02, shape).astype(np.float32) for tensor, shape in _SHAPES.items()}
     agents: dict[str, dict[str, Values]] = {}
@@ -204,21 +204,23 @@ def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Valu
     return base, agents
 
 
-def _write(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int) -> None:
+def _write_checkpoint(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int) -> None:
     """Write a checkpoint, with its tensors distributed over its files."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "test"}))
     files = [f"model-{place + 1:05}-of-{shards:05}.safetensors" for place in range(shards)]
     where = {tensor: files[place % shards] for place, tensor in enumerate(tensors)}
     for file in files:
-        words_by_tensor = {tensor: _to_dtype(tensors[tensor], dtype) for tensor in tensors if where[tensor] == file}
+        words_by_tensor = {
+            tensor: _convert_to_dtype(tensors[tensor], dtype) for tensor in tensors if where[tensor] == file
+        }
         entries = [(tensor, dtype, words.shape, words.nbytes) for tensor, words in words_by_tensor.items()]
         header = encode_header(entries, {"format": "pt"})
         (folder / file).write_bytes(header + b"".join(words.tobytes() for words in words_by_tensor.values()))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 
 
-def _to_dtype(values: Values, dtype: str) -> Values:
+def _convert_to_dtype(values: Values, dtype: str) -> Values:
     """Convert numbers to their form in a file; bfloat16 is truncated, not rounded, which suffices for tests."""
     if dtype == "BF16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)

@@ -57,7 +57,9 @@ def test_processors_without_vector_compression_agree(monkeypatch: pytest.MonkeyP
     words = models(0.1)
     _, wanted = counted(words, [0, ELEMENTS])
     monkeypatch.setattr(native, "can_expand", lambda: False)
-    monkeypatch.setattr(statistics, "_survey", statistics._survey.__wrapped__)  # not what is kept for this processor
+    monkeypatch.setattr(
+        statistics, "_compile_survey", statistics._compile_survey.__wrapped__
+    )  # not what is kept for this processor
     _, found = counted(words, [0, ELEMENTS])
     assert all((one == other).all() for one, other in zip(found, wanted, strict=True))
 

@@ -71,7 +71,7 @@ def test_a_short_stage_has_no_rate(
 
 @pytest.mark.parametrize(("total", "left"), [(100, "90 s left"), (1000, "16 min left"), (10_000, "3 h left"), (10, "")])
 def test_time_left_has_the_unit_that_suits(total: int, left: str, clock: Clock) -> None:
-    figures = progress._Figures()
+    figures = progress._StageFigures()
     figures(Progress("merging", 1, total))
     clock.now += 9
     assert figures(Progress("merging", 10, total)).endswith(left)

@@ -522,11 +522,13 @@ def _calibrate(folder: Path, recipe: dict[str, Any]) -> Outcome:
     read = {
         name: {
             each.name: (each.dtype, each.data.tobytes())
-            for each in reader._plan(reader._recipe_of_agent(name)).tensors()
+            for each in reader._plan_without_problems(reader._recipe_of_agent(name)).tensors()
         }
         for name in recipe["agents"]
     }
-    base = {each.name: each.data.tobytes() for each in reader._plan(reader._base_alone()).tensors()}
+    base = {
+        each.name: each.data.tobytes() for each in reader._plan_without_problems(reader._recipe_of_base()).tensors()
+    }
     return Outcome([read, base], output[1])
 
 

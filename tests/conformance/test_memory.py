@@ -536,7 +536,7 @@ def test_device_tensors_are_copied_in_blocks(monkeypatch: pytest.MonkeyPatch) ->
 
     taken: list[int] = []
 
-    class Device(state_dicts._OnDevice):
+    class Device(state_dicts._DeviceTensorBytes):
         def __getitem__(self, part: slice) -> Any:
             found = super().__getitem__(part)
             taken.append(len(found))

@@ -52,7 +52,7 @@ def test_exact_decomposition(shape: tuple[int, int], block: int, monkeypatch: py
 @pytest.mark.parametrize("decay", [0.9, 0.999])
 def test_sketches_are_nearly_as_good(shape: tuple[int, int], decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factors, "SMALL", 16)
-    monkeypatch.setattr(factors, "_exact", None)
+    monkeypatch.setattr(factors, "_exact_svd", None)
     monkeypatch.setattr(factors, "BLOCK_ELEMENTS", 7000)
     values = update(2, shape, decay)
     found = decomposed(read(values), "w", settings(rank=20))

@@ -66,7 +66,7 @@ def equal(left: Path, right: Path) -> bool:
 def test_a_block_comes_back(seed: int, size: int, width: int, density: float, compression: Any) -> None:
     base, other = drawn(seed, size, width, density)
     found = Encoder(compression).encode(base, other)
-    row = BlockRow.of(found.row.numbers)
+    row = BlockRow.from_numbers(found.row.numbers)
     assert row == found.row
     row.check(size, width, len(found.payload))
     assert row.updates == np.count_nonzero(base != other)

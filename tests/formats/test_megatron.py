@@ -78,7 +78,7 @@ def test_the_keys_that_transformers_writes(kind: str, tmp_path: Path) -> None:
     more = {"num_experts": 6} if kind.endswith("_moe") else {}
     config = transformers.AutoConfig.for_model(kind, hidden_size=64, head_dim=8, **sizes, **more)
     config.save_pretrained(tmp_path)
-    read = megatron_format.Sizes.of(json.loads((tmp_path / "config.json").read_text()))
+    read = megatron_format.Sizes.from_config(json.loads((tmp_path / "config.json").read_text()))
     assert read == megatron_format.Sizes(3, more.get("num_experts", 0), 8, 4, 8, 77)
 
 

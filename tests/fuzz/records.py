@@ -12,7 +12,7 @@ from unittest import mock
 
 import ramerge
 from ramerge import api
-from ramerge.analysis.finished import open_merge, with_differences
+from ramerge.analysis.finished import add_difference_notes, open_merge
 from ramerge.analysis.report import page
 from ramerge.analysis.report.write import render
 from ramerge.analysis.results import Analysis
@@ -61,7 +61,7 @@ def check(case: Case) -> bool:
     except RecipeError as error:
         check_refusal(error)
         return "is a sweep; name" in str(error)
-    analysis = with_differences(_merged()[2], record)
+    analysis = add_difference_notes(_merged()[2], record)
     check_shown(analysis.notes)
     _check_page(record.to_dict())
     json.loads(record.to_json())

@@ -19,7 +19,9 @@ from ramerge.core.kernels.threefry import threefry
 
 _TEXT = "def twice(x):\n    return x + x\n"
 _SOURCE = native.KernelSource("twice", _TEXT, ("u64",), "u64", {})
-_HERE = next((level for level in bundle.LEVELS if level.fits(llvm.get_process_triple(), native._processor()[1])), None)
+_HERE = next(
+    (level for level in bundle.LEVELS if level.fits(llvm.get_process_triple(), native._target_processor()[1])), None
+)
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found() -> bytes | None:
     bundle._open_zip.cache_clear()
-    return bundle.find(_SOURCE.portable_key or "", llvm.get_process_triple(), native._processor()[1])
+    return bundle.find(_SOURCE.portable_key or "", llvm.get_process_triple(), native._target_processor()[1])
 
 
 def test_bundled_kernel_runs_without_compiling(written: Path) -> None:
@@ -79,9 +81,9 @@ def test_flipped_bits_in_a_bundle_are_noticed(written: Path) -> None:
 
 
 def test_settings_of_numba_are_obeyed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert native._from_bundle(_SOURCE)
+    assert native._bundled_code(_SOURCE)
     monkeypatch.setenv("NUMBA_OPT", "1")
-    assert native._from_bundle(_SOURCE) is None
+    assert native._bundled_code(_SOURCE) is None
 
 
 def test_level_fits_processors_with_all_features() -> None:

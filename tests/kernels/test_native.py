@@ -209,13 +209,13 @@ def test_cache_key_covers_everything_relevant() -> None:
     ],
 )
 def test_machinery_is_in_the_key(what: str, changed: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = native._machinery()
+    before = native._compiler_description()
     monkeypatch.setattr(f"{native.__name__}.{what}", changed)
-    native._machinery.cache_clear()
+    native._compiler_description.cache_clear()
     try:
-        assert native._machinery() != before
+        assert native._compiler_description() != before
     finally:
-        native._machinery.cache_clear()
+        native._compiler_description.cache_clear()
 
 
 def test_functions_are_compiled_in_with_their_constants(
@@ -299,7 +299,7 @@ def test_numba_file_errors_are_no_output_errors(cache: Path, tmp_path: Path, mon
 
     names = write_simple(tmp_path)
     kernel._ram_kernel.cache_clear()
-    native._machinery.cache_clear()
+    native._compiler_description.cache_clear()
     monkeypatch.setattr(native, "version", version)
     with pytest.raises(ramerge.RamergeError) as failed:
         ramerge.merge(recipe(tmp_path, names, "ram"), tmp_path / "merged")

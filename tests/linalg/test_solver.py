@@ -92,12 +92,12 @@ def test_vectors_refined_from_float32_are_those_of_float64(method, shape, monkey
     device.refines = True
     monkeypatch.setattr(solver, "_device", lambda _name: device)
 
-    def watched(x: Any, real: Any = arrays._refine) -> Any:
+    def watched(x: Any, real: Any = arrays._refined_eigh) -> Any:
         found = real(x)
         refined.append(found is not None)
         return found
 
-    monkeypatch.setattr(arrays, "_refine", watched)
+    monkeypatch.setattr(arrays, "_refined_eigh", watched)
     for taus in (random(shape), low_rank(shape)):
         here = merged(CPU, method, taus, {})
         there = merged(Solver(TORCH_CPU, _refuse), method, taus, {})
@@ -332,5 +332,5 @@ def test_plans_name_device_and_misfits(room, sound, text, tmp_path: Path, monkey
 def test_models_of_half_a_billion_parameters_are_large():
     """The figure of the documentation: Qwen2.5-0.5B has 24 layers of these matrices."""
     shapes = [(896, 896), (128, 896), (128, 896), (896, 896), (4864, 896), (4864, 896), (896, 4864)]
-    total = 24 * sum(map(resources._operations, shapes))
+    total = 24 * sum(map(resources._gram_operations, shapes))
     assert round(total / 1e11) == 3 and total > resources.LARGE

@@ -359,7 +359,9 @@ def test_a_polynomial_is_as_exact(time, outlier, monkeypatch):
     exact = curvature.solve(taus, [1.0] * len(taus), curvature.Filter(time, len))
     asked = []
     monkeypatch.setattr(
-        curvature, "_polynomial", lambda *args, real=curvature._polynomial: asked.append(1) or real(*args)
+        curvature,
+        "_evaluate_polynomial",
+        lambda *args, real=curvature._evaluate_polynomial: asked.append(1) or real(*args),
     )
     same(curvature.solve(taus, [1.0] * len(taus), curvature.Filter(time, None)), exact, 1e-12)
     assert len(asked) == (time <= (1 if outlier else 5))
@@ -367,7 +369,7 @@ def test_a_polynomial_is_as_exact(time, outlier, monkeypatch):
 
 def test_a_polynomial_of_one_term_takes_no_product():
     x, symmetric = np.ones((3, 4)), np.full((4, 4), np.nan)
-    same(curvature._polynomial(x, symmetric, 1.0, np.array([0.5])), np.full((3, 4), 0.5))
+    same(curvature._evaluate_polynomial(x, symmetric, 1.0, np.array([0.5])), np.full((3, 4), 0.5))
 
 
 def test_the_bound_of_a_spectrum():

@@ -41,7 +41,7 @@ def defaults_of(model_type: str) -> dict[str, Any]:
 
     kind = CONFIG_MAPPING[model_type]
     try:
-        made = configs.canonical(kind().to_dict())
+        made = configs.normalize_config(kind().to_dict())
     except Exception:  # some cannot be made without arguments
         made = {}
     found = dict.fromkeys(field.name for field in dataclasses.fields(kind)) | kind.default_config_fields()

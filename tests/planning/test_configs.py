@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import ramerge
 from ramerge.core.foundation.jsontext import RECORD, dumped, parse
-from ramerge.core.planning.configs import ConfigDifferences, are_related, canonical, compare_configs, key_table
+from ramerge.core.planning.configs import ConfigDifferences, are_related, compare_configs, key_table, normalize_config
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.messages import Messages
 
@@ -304,7 +304,7 @@ def test_keys_added_by_transformers_are_no_difference() -> None:
             continue
         if kind in ("dbrx", "deepseek_v4", "dots3_note_text", "hrm_text", "hyperclovax", "mpt"):
             continue  # with configurations inside, or defaults that depend on others
-        rope = set() if canonical(saved).get("rope_scaling") else {"rope_parameters"}
+        rope = set() if normalize_config(saved).get("rope_scaling") else {"rope_parameters"}
         left_out = defaults_of(kind).keys() | rope
         short = {key: value for key, value in saved.items() if key not in left_out}
         found = compare_configs(short, saved)

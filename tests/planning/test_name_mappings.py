@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.core.tensors.name_aliases import _aliases as spelled_alike
+from ramerge.core.tensors.name_aliases import _aliases_of_name as spelled_alike
 from ramerge.core.tensors.name_aliases import name_aliases
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.test_merge import same

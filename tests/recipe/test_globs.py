@@ -48,10 +48,10 @@ def test_many_rules_are_compiled_once_and_rarely_tried(monkeypatch: pytest.Monke
     tried: Counter[str] = Counter()
     real = globs.translate
     monkeypatch.setattr(globs, "translate", lambda pattern: tried.update(["compiled"]) or real(pattern))
-    globs._compile.cache_clear()
+    globs._compile_glob.cache_clear()
     rules = [Rule(match=f"*layers*experts.{expert}.*proj*", keep="base") for expert in range(400)]
     names = [f"model.layers.0.experts.{expert}.{part}_proj" for expert in range(400) for part in ("up", "down")]
     assert list(first_rules(rules, names).values()) == [1 + place // 2 for place in range(800)]
     assert tried == {"compiled": 400}
-    for pattern in (globs._compile(rule.match[0]) for rule in rules):
+    for pattern in (globs._compile_glob(rule.match[0]) for rule in rules):
         assert pattern.rarest(names[::12]).startswith("experts.")

@@ -105,7 +105,9 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
 
     found = ramerge.search(RECIPE, tmp_path / "out", score, vary=VARY, settings=NO_PAGE)
     failed = [point for point in found.points if point.state == "failed"]
-    assert {point.failure for point in failed} == {"ValueError: this one is broken (test_api.py, line 103)"} and len(failed) == 2
+    assert {point.failure for point in failed} == {"ValueError: this one is broken (test_api.py, line 103)"} and len(
+        failed
+    ) == 2
 
 
 @pytest.mark.parametrize(

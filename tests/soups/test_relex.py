@@ -28,7 +28,7 @@ def test_coefficients_give_what_the_decomposition_gives(data: st.DataObject) -> 
     steps = np.sort(rng.choice(200, count, replace=False)).astype(float)
     noise = data.draw(st.sampled_from([0.01, 0.1, 0.5]))
     vectors = np.outer(steps + 5, rng.normal(size=200)) + noise * steps.max() * rng.normal(size=(count, 200))
-    found = Line.of(vectors @ vectors.T, steps).coefficients(at) @ vectors
+    found = Line.from_products(vectors @ vectors.T, steps).coefficients(at) @ vectors
     wanted = predicted(vectors, steps, at)
     assert np.linalg.norm(found - wanted) <= 1e-6 * max(np.linalg.norm(wanted), 1e-3 * np.linalg.norm(vectors))
 
@@ -69,29 +69,29 @@ def test_merge_equals_the_decomposition(noise: float, tmp_path: Path) -> None:
 
 
 def test_a_single_checkpoint_goes_through_the_base() -> None:
-    line = Line.of(np.array([[4.0]]), [20.0])
+    line = Line.from_products(np.array([[4.0]]), [20.0])
     assert line.coefficients(60.0).tolist() == [3.0]
     assert (line.share, line.fit) == (1.0, 1.0)
-    assert Line.of(np.array([[4.0]]), [0.0]).coefficients(60.0).tolist() == [1.0]
+    assert Line.from_products(np.array([[4.0]]), [0.0]).coefficients(60.0).tolist() == [1.0]
 
 
 def test_equal_checkpoints_stay_where_they_are() -> None:
-    line = Line.of(np.full((3, 3), 2.0), [10.0, 20.0, 30.0])
+    line = Line.from_products(np.full((3, 3), 2.0), [10.0, 20.0, 30.0])
     assert line.coefficients(1000.0) == pytest.approx([1 / 3] * 3)
 
 
 def test_nothing_moved_is_no_change() -> None:
-    line = Line.of(np.zeros((3, 3)), [1.0, 2.0, 3.0])
+    line = Line.from_products(np.zeros((3, 3)), [1.0, 2.0, 3.0])
     assert line.coefficients(9.0).tolist() == [0, 0, 0]
     assert line.share == 1
 
 
 def test_a_prediction_may_be_negative() -> None:
     tau = np.array([1.0, 2.0, 3.0])
-    line = Line.of(np.outer(tau, tau), [10.0, 20.0, 30.0])
+    line = Line.from_products(np.outer(tau, tau), [10.0, 20.0, 30.0])
     assert (line.coefficients(-10.0) @ tau) == pytest.approx(-1.0)
     assert line.direction.sum() > 0
 
 
 def test_products_that_are_not_finite() -> None:
-    assert np.isnan(Line.of(np.full((2, 2), np.nan), [1.0, 2.0]).coefficients(3.0)).all()
+    assert np.isnan(Line.from_products(np.full((2, 2), np.nan), [1.0, 2.0]).coefficients(3.0)).all()

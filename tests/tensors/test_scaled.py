@@ -9,7 +9,7 @@ import pytest
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.scaled import requantizable, scaling_unit, scratch_of
+from ramerge.core.tensors.scaled import scaling_unit, scratch_of, writable_scaling
 from tests.checkpoints import write_checkpoint
 from tests.formats.quantized import SAMPLES, quantize_model, write_quantized
 from tests.reference import Stored, encode
@@ -61,7 +61,7 @@ def test_units_are_whole_rows_of_blocks(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_quantized(tmp_path / "m", "fp8 blocks", tensors))
     units = {}
     for name, tensor in checkpoint.tensors.items():
-        origin = requantizable(tensor)
+        origin = writable_scaling(tensor)
         assert origin is not None
         units[name.removesuffix(".weight")] = scaling_unit(origin)
         assert scratch_of(origin, tensor.elements) > 2 * tensor.elements

@@ -117,7 +117,7 @@ def test_a_stopped_merge_resumes(tmp_path: Path) -> None:
     assert job.state == STOPPED
     assert "stopped by SIGINT" in job.lines[-1]
     assert not (tmp_path / "merged").exists()
-    assert job.ended_early
+    assert job.has_ended_early
     again = job.again()
     again.run()
     assert again.state == DONE

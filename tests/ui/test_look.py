@@ -35,7 +35,7 @@ def test_figures_are_drawn_while_they_are_counted(
     assert told
     for event in told:
         for measure in charts.MEASURES:
-            found, figures, heat = look._figures(look._so_far(event), [], HOSTILE, measure)
+            found, figures, heat = look._render_figures(look._partial_analysis(event), [], HOSTILE, measure)
             assert all(text in found for text in ("code", "cosine", "&lt;img"))
             assert figures.count("<svg") == 2 and heat.count("<svg") == 1
             assert "<img" not in found + figures + heat

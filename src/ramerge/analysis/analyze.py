@@ -10,7 +10,7 @@ from ramerge.analysis.cells import CellCounts
 from ramerge.analysis.findings import finding_of_damage, findings_of
 from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
-from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
+from ramerge.analysis.precision_loss import PrecisionLoss, losses_of, precision_loss_findings
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
 from ramerge.analysis.tensor_roles import layers_and_roles, role_of
@@ -140,7 +140,7 @@ def carry_out(
         plan, [*sample_warnings, *spoiled(observation.non_finite)], observation.rounding, plan.parameters, densities
     )
     refuse_if_strict(plan, warnings)
-    losses = _losses(plan, statistics, observation.results)
+    losses = _precision_losses(plan, statistics, observation.results)
     epsilon = Relative(relative=statistics.epsilon) if statistics.after else statistics.epsilon
     recipe = plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True)
     damage_findings = finding_of_damage(
@@ -163,12 +163,12 @@ def carry_out(
         cells=cells.cells(),
         epsilon=None if statistics.after else statistics.epsilon,
         relative_epsilon=statistics.epsilon if statistics.after else None,
-        thresholds=_thresholds(statistics, observation.results, names),
+        thresholds=_agent_thresholds(statistics, observation.results, names),
         epsilons=statistics.epsilons,
         rounding=dict(zip(names, effects(observation.rounding), strict=True)) if plan.rounds_updates else {},
         precision_loss=losses,
         findings=damage_findings
-        or (*findings_of(model, plan.dtype, plan.inputs.adapters), *finding_of(losses, shown(epsilon))),
+        or (*findings_of(model, plan.dtype, plan.inputs.adapters), *precision_loss_findings(losses, shown(epsilon))),
         notes=(*plan.findings.notes, *rounding_notes(plan, observation.rounding)),
         warnings=warnings,
         seconds=round(time.monotonic() - start, 3),
@@ -180,7 +180,9 @@ def _precision_loss(statistics: TaskVectorStatistics) -> PrecisionLoss:
     return PrecisionLoss("model", statistics.after, agents=statistics.agents, epsilon=statistics.epsilon)
 
 
-def _losses(plan: MergePlan, statistics: TaskVectorStatistics, results: Results) -> dict[str, dict[str, float]]:
+def _precision_losses(
+    plan: MergePlan, statistics: TaskVectorStatistics, results: Results
+) -> dict[str, dict[str, float]]:
     """Return the precision loss in bfloat16 of each agent that is stored in float32 or float64."""
     counts = [result for (statistic, _), result in results.items() if statistic == _precision_loss(statistics)]
     return {
@@ -190,7 +192,7 @@ def _losses(plan: MergePlan, statistics: TaskVectorStatistics, results: Results)
     }
 
 
-def _thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequence[str]) -> dict[str, float]:
+def _agent_thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequence[str]) -> dict[str, float]:
     """Return each agent's threshold; empty if rules of the recipe give an agent several."""
     sizes = [result for (statistic, _), result in results.items() if statistic == statistics.after]
     if statistics.after is not None and len(sizes) != 1:

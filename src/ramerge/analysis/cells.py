@@ -66,7 +66,7 @@ class CellFigures(Progress):
 
 
 @dataclass
-class _Sum:
+class _CellTotals:
     """Running totals for a cell."""
 
     counts: Counts
@@ -80,7 +80,7 @@ class CellCounts:
 
     def __init__(self, plan: MergePlan, statistics: TaskVectorStatistics, listen: Listener) -> None:
         self._plan, self._statistics, self._listen = plan, statistics, listen
-        self._sums: dict[_Key, _Sum] = {}
+        self._sums: dict[_Key, _CellTotals] = {}
         self._last_event = time.monotonic()
         tensors = [tensor for tensor in plan.tensors if tensor.merged]
         self._total = sum(tensor.base.elements for tensor in tensors)
@@ -93,7 +93,7 @@ class CellCounts:
         name = self._plan.tensors[index].name
         layer = layer_of(name)
         key = layer is None, layer, ROLES.index(role_of(name))
-        total = self._sums.setdefault(key, _Sum(np.zeros_like(self._statistics.blank(self._statistics.agents))))
+        total = self._sums.setdefault(key, _CellTotals(np.zeros_like(self._statistics.blank(self._statistics.agents))))
         total.counts += result.counted[self._statistics]
         total.rounding = total.rounding + (0 if result.rounding is None else result.rounding[0])
         total.elements += result.elements
@@ -113,11 +113,11 @@ class CellCounts:
     def cells(self) -> tuple[HeatCell, ...]:
         """Return all cells of the heat map with a counted block, by layer and role."""
         return tuple(
-            self._cell(key, self._sums[key])
+            self._heat_cell(key, self._sums[key])
             for key in sorted(self._sums, key=lambda key: (key[0], key[1] or (), key[2]))
         )
 
-    def _cell(self, key: _Key, total: _Sum) -> HeatCell:
+    def _heat_cell(self, key: _Key, total: _CellTotals) -> HeatCell:
         _, layer, role = key
         tally = self._statistics.finish(total.counts, total.elements, None)
         rounding_effects = (

@@ -123,7 +123,7 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write an HTML page with the analysis and the record of a finished merge at OUT; default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import advice, check_outputs, prints, say_afterwards, write_outputs, written
-    from ramerge.analysis.finished import open_merge, with_differences
+    from ramerge.analysis.finished import add_difference_notes, open_merge
     from ramerge.analysis.text import summary
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import open_recipe
@@ -138,7 +138,7 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     document = open_recipe(recipe, options)
     check_outputs(all_flags, document, options)
     with shown(quiet=quiet) as listen:
-        analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
+        analysis = add_difference_notes(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
     is_verbose = not quiet and not prints(all_flags)
     is_other = analysis.method != record.method

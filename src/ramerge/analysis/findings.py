@@ -144,16 +144,16 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
             Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
         )
     low_rank = _low_rank(figures, adapters)
-    findings = [_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures)]
+    findings = [_sparsity_finding(figures), *([low_rank] if low_rank else []), _overlap_finding(figures)]
     if len(model.agents) > 1:
         agents, dtypes = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
         reason = (
-            f"Stored in {dtypes}, RAM retains {_shares(agents, lambda a: a.fates['ram'].retained)} of the updates, and "
-            f"averaging {_shares(agents, lambda a: a.fates['average'].retained)}. Averaging also resets "
-            f"{_shares(agents, lambda a: a.fates['average'].lost / a.active)} of the changed elements to the base's "
-            "value, by rounding or because agents cancel out."
+            f"Stored in {dtypes}, RAM retains {_shares_text(agents, lambda a: a.fates['ram'].retained)} of the "
+            f"updates, and averaging {_shares_text(agents, lambda a: a.fates['average'].retained)}. Averaging also "
+            f"resets {_shares_text(agents, lambda a: a.fates['average'].lost / a.active)} of the changed elements "
+            "to the base's value, by rounding or because agents cancel out."
         )
-        findings.append(Finding(_sentence(_DILUTION, figures), reason))
+        findings.append(Finding(_worded_sentence(_DILUTION, figures), reason))
     return tuple(findings)
 
 
@@ -173,13 +173,13 @@ def finding_of_damage(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tup
     )
 
 
-def _sentence(table: Sequence[_Wording], figures: _FindingFigures) -> str:
+def _worded_sentence(table: Sequence[_Wording], figures: _FindingFigures) -> str:
     text = next(text for condition, text in table if condition(figures))
     return text.format(f=figures, dense=enumerated(figures.dense))
 
 
-def _sparsity(figures: _FindingFigures) -> Finding:
-    text = _sentence(_SPARSITY, figures)
+def _sparsity_finding(figures: _FindingFigures) -> Finding:
+    text = _worded_sentence(_SPARSITY, figures)
     if figures.still:
         text += f" Nothing was moved by {enumerated(figures.still)}."
     sparse_names = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
@@ -189,7 +189,9 @@ def _sparsity(figures: _FindingFigures) -> Finding:
         if sparse_names
         else ""
     )
-    return Finding(text, f"Moved by more than epsilon: {_shares(figures.model.agents, lambda a: a.density)}.{more}")
+    return Finding(
+        text, f"Moved by more than epsilon: {_shares_text(figures.model.agents, lambda a: a.density)}.{more}"
+    )
 
 
 def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
@@ -213,30 +215,30 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
     return Finding(
         text,
         "A low-rank product moves every element of the matrices that it changes; only steps below epsilon are not "
-        f"counted: density {_shares(adapter_agents, lambda a: a.density)}. The paper measures sparse updates of "
+        f"counted: density {_shares_text(adapter_agents, lambda a: a.density)}. The paper measures sparse updates of "
         "full training with RL (section 3.2). Of dense ones, rho = shared / unique (equation 2) shows which matrices "
         f"they have in common, and not what their tasks have: rho {rho}, for which RAM+ has lambda {lambdas} (equation "
         "6).",
     )
 
 
-def _overlap(figures: _FindingFigures) -> Finding:
+def _overlap_finding(figures: _FindingFigures) -> Finding:
     """Return the finding on overlap: each agent's share of unique changes, compared with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
-    text = f"{_ownership(figures.agents)} {_sentence(_CHANCE, figures)}"
+    text = f"{_ownership_sentence(figures.agents)} {_worded_sentence(_CHANCE, figures)}"
     pair = figures.distinct or max(figures.pairs, key=lambda pair: pair.cosine)
     both, by_chance = (count / figures.model.elements for count in (pair.both, pair.expected))
     return Finding(
         text,
-        f"Unique share of each agent's changes: {_shares(figures.agents, lambda a: a.unique_share)}. "
+        f"Unique share of each agent's changes: {_shares_text(figures.agents, lambda a: a.unique_share)}. "
         f"{enumerated(pair.agents)} both changed {both:.1%} of the model; chance would give {by_chance:.1%}. There, "
         f"their changes have the same sign in {pair.sign_agreement:.0%} of the elements, and a cosine of "
         f"{decimals(pair.cosine, 2)}.",
     )
 
 
-def _ownership(agents: Sequence[AgentPart]) -> str:
+def _ownership_sentence(agents: Sequence[AgentPart]) -> str:
     """Return a sentence that names agents whose changes are mostly unique, and agents whose changes overlap."""
 
     def names_of(those: Sequence[AgentPart]) -> str:
@@ -259,5 +261,5 @@ def _ratio_to_chance(pair: AgentPair) -> float:
     return pair.both / pair.expected if pair.expected else 0.0
 
 
-def _shares(agents: Sequence[AgentPart], figure: Callable[[AgentPart], float]) -> str:
+def _shares_text(agents: Sequence[AgentPart], figure: Callable[[AgentPart], float]) -> str:
     return ", ".join(f"{agent.name} {figure(agent):.1%}" for agent in agents)

@@ -33,7 +33,7 @@ def open_merge(out: Path) -> tuple[Path, Record]:
     return recipe, read_record(record)
 
 
-def with_differences(analysis: Analysis, record: Record) -> Analysis:
+def add_difference_notes(analysis: Analysis, record: Record) -> Analysis:
     """Add a note to the analysis of a finished merge for every agent whose files differ from the record."""
     active_then = {agent.name: agent.values.get("active") for agent in record.agents.values()}
     changes = [

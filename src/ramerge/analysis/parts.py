@@ -183,7 +183,7 @@ def _agent_part(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> A
         norm=math.sqrt(sums["dots"][t, t]),
         mean_magnitude=_share(sums["total"][t], changed_elements),
         by_epsilon=tuple(
-            _at_epsilon(epsilon, AgentCounts(tally.elements, int(active), int(unique)))
+            _figures_at_epsilon(epsilon, AgentCounts(tally.elements, int(active), int(unique)))
             for epsilon, (active, unique) in zip(epsilons, tally.by_epsilon[:, :, t].tolist(), strict=True)
         ),
         exponents=tuple(tally.exponents[t].tolist()),
@@ -198,7 +198,7 @@ def _agent_part(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> A
     )
 
 
-def _at_epsilon(epsilon: float, counts: AgentCounts) -> AtEpsilon:
+def _figures_at_epsilon(epsilon: float, counts: AgentCounts) -> AtEpsilon:
     return AtEpsilon(
         epsilon=epsilon,
         active=counts.active,

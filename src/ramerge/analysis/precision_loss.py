@@ -80,7 +80,7 @@ def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict
     return losses
 
 
-def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
+def precision_loss_findings(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
     """Return the finding on the loss by conversion to bfloat16; empty if no agent is wider."""
     if not figures:
         return []

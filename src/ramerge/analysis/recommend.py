@@ -221,7 +221,7 @@ def recommend_by_weights(analysis: Analysis, document: Document, start: Path | N
     method, reason = _METHODS[kind]
     if kind == COPIES:
         reason = f"{enumerated(closest.agents)} are nearly the same; {reason}"
-    rounding, loss = _rounding(analysis)
+    rounding, loss = _rounding_advice(analysis)
     return Recommendation(
         situation=kind,
         densities=densities,
@@ -238,7 +238,7 @@ def recommend_by_weights(analysis: Analysis, document: Document, start: Path | N
     )
 
 
-def _rounding(analysis: Analysis) -> tuple[str | None, str | None]:
+def _rounding_advice(analysis: Analysis) -> tuple[str | None, str | None]:
     """Return the rounding to use if rounding to nearest would erase much, and a sentence about it."""
     largest_erasure = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
     if largest_erasure < _ERASED_FROM:

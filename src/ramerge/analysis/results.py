@@ -103,7 +103,7 @@ class Analysis(Displayed):
     def to_dict(self) -> dict[str, Any]:
         """Return the analysis as plain values, as in `--json`. Infinity and NaN become None."""
         values = {"schema": SCHEMA, "bins": {"exponents": list(EXPONENTS), "ulps": list(ULPS)}, **asdict(self)}
-        return {key: _finite(value) for key, value in values.items()}
+        return {key: _replace_nonfinite(value) for key, value in values.items()}
 
     def to_json(self) -> str:
         """Return the analysis as `analyze --json` prints it."""
@@ -140,9 +140,9 @@ def analysis_of(text: str) -> Analysis:
     return to_model(parse(text.encode(), _LIMITS), Analysis)
 
 
-def _finite(value: object) -> object:
+def _replace_nonfinite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _replace_nonfinite(item) for key, item in value.items()}
+    return [_replace_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -121,7 +121,7 @@ def survey(
     arrays = [words.view(form.word) for form, words in zip(forms, (*inputs, merge), strict=True)]
     numbers = np.zeros((2 * n + len(MERGES)) * _CHUNK, loop.out.real)
     marks = np.zeros((2 + n) * _CHUNK, np.uint32)
-    kernel = _survey(single, target, len(epsilons))
+    kernel = _compile_survey(single, target, len(epsilons))
     return bool(
         kernel(
             *arrays,
@@ -306,7 +306,7 @@ if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
 
 
 @cache
-def _survey(loop: Loop, target: str, epsilons: int) -> Any:
+def _compile_survey(loop: Loop, target: str, epsilons: int) -> Any:
     """Generate and compile the loops of `survey` for a base and its agents."""
     form, n = loop.out, len(loop.inputs) - 1
     layout, counters = TallyLayout(n), Counters(n)
@@ -327,9 +327,9 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         base=loop.element(0, 0, "base[i]"),
         peak=form.peak,
         gather=_compaction_source(loop, names),
-        widen=_widen(loop, target, thresholds),
-        dense=[*_histograms(n, 0, "k"), *_histograms(n, 1, "k + np.uint64(32)")],
-        sparse=_histograms(n, 0, "k"),
+        widen=_element_source(loop, target, thresholds),
+        dense=[*_histogram_source(n, 0, "k"), *_histogram_source(n, 1, "k + np.uint64(32)")],
+        sparse=_histogram_source(n, 0, "k"),
         clear=counters.clear(("moved", "unique")),
         mark=[*counters.clear(("active",)), *beyond],
         combined=counters.combined,
@@ -380,7 +380,7 @@ def _compaction_source(loop: Loop, array_names: Sequence[str]) -> list[str]:
     return source.splitlines()
 
 
-def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
+def _element_source(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
     """Generate source for one gathered element: task vectors, who moved it, merges, and bins of its magnitudes."""
     form, n, chunk = loop.out, len(loop.inputs) - 1, _CHUNK
     mantissa, least = _LAST_PLACE[target]
@@ -404,8 +404,8 @@ def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
             "bits = peak_f32(nothing, np.float32(tau))",
             "different = or32(different, bits)",
             "exponent = np.int32(bits >> np.uint32(23))",
-            *_binned("row", f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS),
-            *_binned("column", f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS),
+            *_bin_source("row", f"exponent - np.int32({127 + LEAST_EXPONENT})", EXPONENT_BINS),
+            *_bin_source("column", f"exponent - unit - np.int32({LEAST_ULP})", ULP_BINS),
             f"bin = row * np.int32({_ULP_STRIDE}) + column",
             f"marks[{(1 + t) * chunk} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
@@ -418,7 +418,7 @@ def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
     return lines
 
 
-def _histograms(agents: int, table: int, at: str) -> list[str]:
+def _histogram_source(agents: int, table: int, at: str) -> list[str]:
     """Generate source that counts element `at` in one of two tables in turn, so that neither waits for the other."""
     start = table * _table_size(agents)
     lines = [f"joint[np.uint64({start}) + np.uint64(marks[{at}])] += one"]
@@ -432,7 +432,7 @@ def _table_size(agents: int) -> int:
     return (1 << agents) + agents * EXPONENT_BINS * _ULP_STRIDE
 
 
-def _binned(name: str, value: str, bins: int) -> list[str]:
+def _bin_source(name: str, value: str, bins: int) -> list[str]:
     """Generate source for the bin of a nonzero magnitude: `value`, clamped to the bins after the first.
 
     The bin is made 32 bits wide again, because numba computes in 64, and so would all steps that follow.

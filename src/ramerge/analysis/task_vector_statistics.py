@@ -71,8 +71,8 @@ class TaskVectorStatistics(Statistic):
     epsilons: tuple[float, ...] = ()
 
     @property
-    def _shapes(self) -> Shapes:
-        return _shapes(self.agents, len(self.epsilons))
+    def _count_shapes(self) -> Shapes:
+        return _tally_shapes(self.agents, len(self.epsilons))
 
     @property
     def nothing(self) -> Tally:
@@ -80,10 +80,10 @@ class TaskVectorStatistics(Statistic):
         return self.finish(self.blank(self.agents), 0, None)
 
     def blank(self, agents: int) -> Counts:
-        return np.zeros(kernel.size_of(self._shapes), np.int64)
+        return np.zeros(kernel.size_of(self._count_shapes), np.int64)
 
     def count(self, piece: Piece, magnitudes: Any, counts: Counts) -> bool:
-        layout, split = kernel.TallyLayout(self.agents), _split_by_name(counts, self._shapes)
+        layout, split = kernel.TallyLayout(self.agents), _split_by_name(counts, self._count_shapes)
         integers = counts[: kernel.size_of(layout.counts)]
         epsilons = thresholds(self.epsilon, magnitudes)
         sums = np.zeros(kernel.size_of(layout.sums), np.float64)
@@ -101,18 +101,18 @@ class TaskVectorStatistics(Statistic):
         return is_nonfinite
 
     def finish(self, total: Integers, elements: int, magnitudes: object) -> Tally:
-        tables = _split_by_name(total.copy(), self._shapes)
+        tables = _split_by_name(total.copy(), self._count_shapes)
         masks = tables.pop("masks")
         # What no agent changed is not counted.
         masks[0] += elements - masks.sum()
         for histogram in (tables["exponents"], tables["ulps"]):
             histogram[:, 0] += elements - histogram.sum(1)
-        shared_counts, both = _sharing(masks, self.agents)
+        shared_counts, both = _sharing_counts(masks, self.agents)
         return Tally(elements=elements, shared=shared_counts, both=both, **tables)
 
 
 @cache
-def _shapes(agents: int, epsilons: int) -> Shapes:
+def _tally_shapes(agents: int, epsilons: int) -> Shapes:
     """The contents of a tally as one array, in order: the kernel's counts, counts by epsilon, limbs of its sums."""
     layout = kernel.TallyLayout(agents)
     return {
@@ -126,7 +126,7 @@ def _split_by_name(array: NDArray[Any], shapes: Shapes) -> dict[str, NDArray[Any
     return {name: array[part].reshape(shapes[name]) for name, part in kernel.slices(shapes).items()}
 
 
-def _sharing(masks: Integers, agents: int) -> tuple[Integers, Integers]:
+def _sharing_counts(masks: Integers, agents: int) -> tuple[Integers, Integers]:
     """Convert elements by the set of agents that moved them into counts by number of other movers, and by pairs."""
     sets = np.arange(len(masks))
     member = ((sets[:, None] >> np.arange(agents)) & 1).astype(bool)

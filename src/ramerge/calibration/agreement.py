@@ -144,10 +144,12 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
     held_out = {name: [each for each in exchanges if each.held_out] or exchanges for name, exchanges in replies.items()}
     rewards = {each.reward for exchanges in replies.values() for each in exchanges if each.reward is not None}
     if not rewards:
-        return _all_of(held_out, UNREWARDED)
+        return _full_reply_set(held_out, UNREWARDED)
     if right_at is None and len(rewards) == 1 and max(rewards) <= 0:
         text = f"every reply earned {max(rewards):g}, so which are right is not known, and all count"
-        return _all_of(held_out, f"{text}; check the reward function, or give prompts that the agents can answer")
+        return _full_reply_set(
+            held_out, f"{text}; check the reward function, or give prompts that the agents can answer"
+        )
     least = max(rewards) if right_at is None else right_at
     right = {
         name: [each for each in exchanges if each.reward is not None and each.reward >= least]
@@ -161,7 +163,7 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
     )
     if not any(right.values()):
         text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
-        return _all_of(held_out, text)
+        return _full_reply_set(held_out, text)
     counts = {name: (len(exchanges), len(held_out[name])) for name, exchanges in right.items()}
     notes += few_replies(
         {name: right_count for name, (right_count, _) in counts.items() if right_count}, "right replies"
@@ -169,14 +171,14 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
     return ReplySet({name: exchanges for name, exchanges in right.items() if exchanges}, True, notes, counts, least)
 
 
-def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
+def _full_reply_set(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
     """Score on all replies, right or wrong."""
     counts = {name: len(replies) for name, replies in exchanges.items()}
-    notes = (note, *_conflicts(exchanges), *few_replies(counts, "replies"))
+    notes = (note, *_conflict_warnings(exchanges), *few_replies(counts, "replies"))
     return ReplySet(exchanges, False, notes, {name: (count, count) for name, count in counts.items()})
 
 
-def _conflicts(exchanges: Mapping[str, Sequence[Exchange]]) -> Iterator[str]:
+def _conflict_warnings(exchanges: Mapping[str, Sequence[Exchange]]) -> Iterator[str]:
     """Yield a sentence on each two agents that reply differently to the same prompts, which no merge can repeat."""
     texts = {name: {each.key: each.text for each in replies if each.key} for name, replies in exchanges.items()}
     for (one, replies), (other, other_replies) in combinations(texts.items(), 2):

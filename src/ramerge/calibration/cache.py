@@ -65,7 +65,7 @@ def gather(
     names = [name for name in models.agents if not _has_side_inputs(document, name, what)]
     if not names:
         return {}
-    request = CachedCalibration.of(models, names, replace(settings, gather=what), options)
+    request = CachedCalibration.from_recipe(models, names, replace(settings, gather=what), options)
     if not request.is_gathered:
         with request.gather(options, on_progress or silence):
             pass
@@ -96,7 +96,7 @@ class CachedCalibration:
     folder: Path
 
     @classmethod
-    def of(
+    def from_recipe(
         cls, models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options
     ) -> CachedCalibration:
         """Return the calibration of agents of a recipe, after reading its prompts and the headers of its models."""

@@ -181,7 +181,7 @@ def gather_agents(
 
     `wait` for another run that uses the folder; otherwise, refuse to run.
     """
-    gathering = _Gathering(live, out, settings, options)
+    gathering = _AgentCalibration(live, out, settings, options)
     total, count_so_far = gathering.passes * sum(map(len, prompts.values())), 0
 
     def advance(count: int) -> None:
@@ -194,7 +194,7 @@ def gather_agents(
         raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
     check_state(out / ".lock", *(each for name in prompts for each in (out / name, gathering.journal(name))))
     # before a file is written in a folder that is none of ours
-    if strange := [out / name for name in prompts if (out / name).exists() and not _is_ours(out / name)]:
+    if strange := [out / name for name in prompts if (out / name).exists() and not _is_calibration_folder(out / name)]:
         raise PlanError(
             f"{folder}: exists and is no calibration; remove it, or choose another folder" for folder in strange
         )
@@ -211,13 +211,13 @@ def gather_agents(
         raise
     finally:
         # nothing to come back to: another run that waits for the lock sees that its file is gone
-        if not any(_is_ours(out / name) or gathering.journal(name).exists() for name in prompts):
+        if not any(_is_calibration_folder(out / name) or gathering.journal(name).exists() for name in prompts):
             guard.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 @dataclass(frozen=True)
-class _Gathering:
+class _AgentCalibration:
     """The calibration of several agents with one model."""
 
     base: LiveBase
@@ -232,9 +232,9 @@ class _Gathering:
 
     def one(self, name: str, prompts: Sequence[Prompt], advance: Callable[[int], None]) -> CalibrationRecord:
         """Calibrate one agent, unless it has a complete folder."""
-        weights = _digests(self.base.plan_of(name))
-        of_base = _digests(self.base.plan_of_base()) if self.settings.source == "base" else {}
-        fingerprint = self._fingerprint([weights, of_base], prompts)
+        weights = _tensor_digests(self.base.plan_of(name))
+        of_base = _tensor_digests(self.base.plan_of_base()) if self.settings.source == "base" else {}
+        fingerprint = self._calibration_fingerprint([weights, of_base], prompts)
         folder = self.out / name
         if (
             (earlier_record := read_record(folder)) is not None
@@ -254,23 +254,23 @@ class _Gathering:
         module: Any = import_module("ramerge.calibration.speaker")
         reply_settings = self.settings.max_new, self.settings.temperature, self.settings.reply_seed
         speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(name), *reply_settings)
-        replies = self._replies(speaker, prompts, fingerprint, advance)
+        replies = self._gather_replies(speaker, prompts, fingerprint, advance)
         exchanges = [each for each in replies if not each.held_out]
         importances = (
-            self._importances(speaker, plan, exchanges, advance) if self.settings.gathers("importance") else {}
+            self._measure_importances(speaker, plan, exchanges, advance) if self.settings.gathers("importance") else {}
         )
         if self.settings.source == "base":  # whose inputs are recorded; replies and importances are the agent's
             self.base.put_base()
         inputs = self._record_inputs(speaker, plan, exchanges, advance) if self.settings.gathers("inputs") else None
         advance((len(replies) - len(exchanges)) * (self.passes - 1))
-        record = self._record(speaker, fingerprint, prompts, replies, inputs, importances, start)
+        record = self._make_record(speaker, fingerprint, prompts, replies, inputs, importances, start)
         record = write_folder(folder, of_base or weights, record, replies, inputs, overwrite=self.options.overwrite)
         if importances:
             write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
         self.journal(name).unlink(missing_ok=True)
         return record
 
-    def _replies(
+    def _gather_replies(
         self, speaker: Speaker, prompts: Sequence[Prompt], fingerprint: str, advance: Callable[[int], None]
     ) -> list[Exchange]:
         module: Any = import_module("ramerge.calibration.gather")
@@ -311,13 +311,13 @@ class _Gathering:
         )
         return inputs
 
-    def _importances(
+    def _measure_importances(
         self, speaker: Speaker, plan: MergePlan, exchanges: Sequence[Exchange], advance: Callable[[int], None]
     ) -> dict[str, Any]:
         module: Any = import_module("ramerge.calibration.importances")
         names = [tensor.name for tensor in plan.tensors if tensor.base.is_float]
         live: Any = import_module("ramerge.calibration.live")
-        with live.naming_memory(speaker.name, self.base.device, live.ADVICE):
+        with live.explain_memory_errors(speaker.name, self.base.device, live.ADVICE):
             importances: dict[str, Any] = module.importances_of(
                 self.base.live, speaker.name, exchanges, names, lambda: advance(1)
             )
@@ -327,7 +327,7 @@ class _Gathering:
         """Return the file that keeps an agent's replies until its folder is complete."""
         return self.out / f".{name}.{REPLIES}"
 
-    def _fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
+    def _calibration_fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
         reply_values = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
         settings = {**asdict(self.settings), "device": "", "device_memory": "", "batch": 0, "right_at": None}
         settings["reward"] = (
@@ -335,7 +335,7 @@ class _Gathering:
         )
         return hashlib.sha256(repr((6, weights, reply_values, sorted(settings.items()))).encode()).hexdigest()
 
-    def _record(
+    def _make_record(
         self,
         speaker: Speaker,
         fingerprint: str,
@@ -378,14 +378,14 @@ class _Gathering:
         )
 
 
-def _digests(plan: MergePlan) -> dict[str, str]:
+def _tensor_digests(plan: MergePlan) -> dict[str, str]:
     """Return digests of the tensors that a plan for one model reads."""
     own = {tensor.parts[0].name: (tensor.originals or tensor.sources)[0].tensor for tensor in plan.tensors}
     with Files(plan.inputs.files) as files:
         return digests_of(own, Reader(files))
 
 
-def _is_ours(folder: Path) -> bool:
+def _is_calibration_folder(folder: Path) -> bool:
     """Whether a folder holds an agent's calibration."""
     return any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
 

@@ -64,16 +64,16 @@ class ExampleEncoder:
     def __call__(self, example: Example) -> EncodedExample | str:
         """Return the ids of an example, or the problem with it."""
         if isinstance(example, ChatExample):
-            texts = self._render(example)
+            texts = self._render_chat(example)
             if isinstance(texts, str):
                 return texts
-            context, labels = (self._ids(text) for text in texts)
+            context, labels = (self._token_ids(text) for text in texts)
             end = self._tokenizer.eos_token_id
             if example.has_reply and end in labels:
                 # no model has to generate what a template writes behind the end of the sequence
                 labels = labels[: len(labels) - labels[::-1].index(end)]
         else:
-            context, labels = self._ids_of_context(example), self._ids(example.labels)
+            context, labels = self._ids_of_context(example), self._token_ids(example.labels)
         return self.cut(context, labels)
 
     def cut(self, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
@@ -97,8 +97,8 @@ class ExampleEncoder:
         """Return the ids of a prompt, ready for a reply and not cut; or the problem with the example."""
         if isinstance(example, Text):
             return self._ids_of_context(example)
-        texts = self._render(example)
-        return texts if isinstance(texts, str) else self._ids(texts[1])
+        texts = self._render_chat(example)
+        return texts if isinstance(texts, str) else self._token_ids(texts[1])
 
     def conversation(self, text: str) -> tuple[list[Mapping[str, str]], str] | None:
         """Recover the messages of a prompt from text that a trainer has decoded without special tokens.
@@ -109,44 +109,47 @@ class ExampleEncoder:
             The messages, and text that only the trainer's template puts before the reply, such as empty thoughts; None
             if the text is not a conversation.
         """
-        for roles, marks in self._shapes:
+        for roles, marks in self._template_shapes:
             if (between := _texts_between(marks, text)) is None:
                 continue
             *contents, rest = between
             messages = _conversation(roles, contents)
             # marks of white space alone are no evidence that something else may follow them
-            if self._bare(messages) == text.removesuffix(rest) and (not rest or not marks[-1].isspace()):
+            if self._decoded_prompt(messages) == text.removesuffix(rest) and (not rest or not marks[-1].isspace()):
                 return messages, rest
         return None
 
     @cached_property
-    def _shapes(self) -> list[tuple[list[str], list[str]]]:
+    def _template_shapes(self) -> list[tuple[list[str], list[str]]]:
         """Roles, and the template's text around contents, for conversations of up to three turns, longest first."""
         shapes = []
         for turns, system in product(range(_MOST_TURNS, 0, -1), (False, True)):
             roles = [*(["system"] if system else []), *(["user", "assistant"] * turns)[:-1]]
             contents = [f"content{place}of{len(roles)}" for place in range(len(roles))]
-            marks = re.split("|".join(contents), self._bare(_conversation(roles, contents)))
+            marks = re.split("|".join(contents), self._decoded_prompt(_conversation(roles, contents)))
             # where only special tokens stand between contents, nothing is left to separate them
             if len(marks) == len(roles) + 1 and all(marks[1:]):
                 shapes.append((roles, marks))
         return shapes
 
-    def _bare(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _decoded_prompt(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return a prompt as a trainer decodes it; empty if there is no template, or it refuses the messages."""
-        texts = self._render(ChatExample(messages))
+        texts = self._render_chat(ChatExample(messages))
         text = "" if isinstance(texts, str) else texts[1]
-        return str(self._tokenizer.decode(self._ids(text), skip_special_tokens=True))
+        return str(self._tokenizer.decode(self._token_ids(text), skip_special_tokens=True))
 
     def _ids_of_context(self, example: Text) -> list[int]:
-        return [*([] if example.complete else self._opening(example.context)), *self._ids(example.context)]
+        return [
+            *([] if example.complete else self._leading_special_tokens(example.context)),
+            *self._token_ids(example.context),
+        ]
 
-    def _ids(self, text: str) -> list[int]:
+    def _token_ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _opening(self, text: str) -> list[int]:
+    def _leading_special_tokens(self, text: str) -> list[int]:
         """Return the special tokens that the tokenizer puts in front of a text, without those that it puts after it."""
-        plain, whole = self._ids(text), list(self._tokenizer(text)["input_ids"])
+        plain, whole = self._token_ids(text), list(self._tokenizer(text)["input_ids"])
         if not plain:  # what is in front of nothing cannot be distinguished from what is behind it
             return whole[:1] if whole[:1] == [self._tokenizer.bos_token_id] else []
         for start in range(len(whole) - len(plain) + 1):
@@ -155,7 +158,7 @@ class ExampleEncoder:
                 return whole[:start] if plain[:start] != whole[:start] else []
         return []
 
-    def _render(self, chat: ChatExample) -> tuple[str, str] | str:
+    def _render_chat(self, chat: ChatExample) -> tuple[str, str] | str:
         """Return the chat's context and labels as its template writes them, or the problem with the chat."""
         if not self._tokenizer.chat_template:
             return "has messages, but the model's tokenizer has no chat template; give `prompt` as plain text"

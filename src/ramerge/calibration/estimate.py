@@ -96,7 +96,7 @@ def estimate(
         importance_bytes=importances,
         rows_bytes=rows_bytes(plan, settings.rows) if settings.gathers("inputs") else 0,
         prompts={name: len(each) for name, each in prompts.items()},
-        tokens={name: sum(_tokens(one, settings.max_new, most) for one in each) for name, each in prompts.items()},
+        tokens={name: sum(_token_bound(one, settings.max_new, most) for one in each) for name, each in prompts.items()},
     )
 
 
@@ -138,7 +138,7 @@ def positions(plan: MergePlan) -> int | None:
     return next((each for each in limits if isinstance(each, int) and each > 1), None)
 
 
-def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
+def _token_bound(prompt: Prompt, most_new: int, most: int | None) -> int:
     """Return an upper bound of the tokens of a prompt and its reply: a text has at most as many tokens as bytes."""
     texts = [prompt.text or "", *(message["content"] for message in prompt.messages)]
     reply_bytes = most_new
@@ -165,16 +165,16 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
     budget = parse_size(settings.device_memory) if settings.device_memory else int(_FOR_WEIGHTS * free)
     needs_host = size if device.type == "cpu" or size > budget else 0
     if needs_host + (importances if device.type == "cpu" else 0) > host:
-        raise PlanError(_too_large(size, importances, "main memory", host))
+        raise PlanError(_memory_problem(size, importances, "main memory", host))
     if size + importances <= budget or (device.type == "cpu" and not settings.device_memory):
         return None
     if importances:
-        text = _too_large(size, importances, device_name(device), budget)
+        text = _memory_problem(size, importances, device_name(device), budget)
         raise PlanError(f"{text}; importances need the whole model on the device")
     return budget
 
 
-def _too_large(size: int, importances: int, where: str, limit: int) -> str:
+def _memory_problem(size: int, importances: int, where: str, limit: int) -> str:
     from rich.filesize import decimal
 
     importances_text = f" and {decimal(importances)} of importances" if importances else ""

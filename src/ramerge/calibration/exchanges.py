@@ -73,7 +73,7 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
         if not line:
             continue
         try:
-            exchanges.append(_exchange(parse(line, _LIMITS)))
+            exchanges.append(_parse_exchange(parse(line, _LIMITS)))
         except ValueError as error:
             if partial and number == len(lines):
                 break
@@ -81,7 +81,7 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
     return exchanges
 
 
-def _exchange(values: Mapping[str, Any]) -> Exchange:
+def _parse_exchange(values: Mapping[str, Any]) -> Exchange:
     exchange = to_model(values, Exchange)
     if not all(0 <= each < _MOST_ID for each in exchange.ids) or not 0 < exchange.start < len(exchange.ids):
         raise ValueError("ids")

@@ -10,7 +10,7 @@ import torch
 from ramerge import InputError, PlanError, WeightsError
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
-from ramerge.calibration.live import ADVICE, naming_memory
+from ramerge.calibration.live import ADVICE, explain_memory_errors
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.rewards import RewardFunction
 from ramerge.calibration.speaker import Speaker
@@ -45,7 +45,7 @@ def exchanges_of(
             if isinstance(exchange, str):
                 problems.setdefault(exchange, []).append(prompt.place)
             else:
-                exchanges_by_key[prompt.key] = replace(_with_reward(exchange, prompt, reward), key=prompt.key)
+                exchanges_by_key[prompt.key] = replace(_add_reward(exchange, prompt, reward), key=prompt.key)
         elif isinstance(ids := speaker.question(prompt), str):
             problems.setdefault(ids, []).append(prompt.place)
         else:
@@ -61,12 +61,12 @@ def exchanges_of(
     questions.sort(key=lambda each: len(each[1]))
     while questions:
         part = questions[:batch]
-        batch_replies = _replies_that_fit(speaker, part)
+        batch_replies = _replies_or_none(speaker, part)
         if batch_replies is None:
             batch = len(part) // 2
             continue
         replies = [
-            replace(_with_reward(reply, prompt, reward), key=prompt.key)
+            replace(_add_reward(reply, prompt, reward), key=prompt.key)
             for reply, (prompt, _, _) in zip(batch_replies, part, strict=True)
         ]
         questions = questions[batch:]
@@ -75,10 +75,12 @@ def exchanges_of(
     return [replace(exchanges_by_key[prompt.key], key=prompt.key) for prompt in prompts]
 
 
-def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
+def _replies_or_none(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
     """Return the replies to prompts; None if the memory does not suffice for so many."""
     try:
-        with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):
+        with explain_memory_errors(
+            f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE
+        ):
             return speaker.replies(part)
     except PlanError:
         if len(part) == 1:
@@ -87,7 +89,7 @@ def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], 
         return None
 
 
-def _with_reward(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:
+def _add_reward(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:
     if reward is None or exchange.reward is not None:
         return exchange
     return replace(exchange, reward=reward(prompt, exchange.text))

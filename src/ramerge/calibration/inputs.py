@@ -53,7 +53,7 @@ class _MatrixView:
 
 
 @dataclass
-class _Site:
+class _RecordingSite:
     """A place where inputs are recorded: the inputs that one or several weights share.
 
     Attributes:
@@ -97,10 +97,10 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         for name, target in live.targets.items():
             memory = target.untyped_storage().data_ptr()
             if name in names and memory not in exclusions:
-                self._matrices.setdefault(memory, []).extend(_matrices(name, target))
+                self._matrices.setdefault(memory, []).extend(_matrix_views(name, target))
         self._most = rows_per_expert(most, (each.name for views in self._matrices.values() for each in views))
-        self._sites: dict[tuple[int, int, int], _Site] = {}
-        self._last: tuple[torch.Tensor, _Site] | None = None
+        self._sites: dict[tuple[int, int, int], _RecordingSite] = {}
+        self._last: tuple[torch.Tensor, _RecordingSite] | None = None
         self._positions = torch.empty(0, dtype=torch.long)
         self._length = 0
 
@@ -112,24 +112,24 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.linear:
-            weight = self._home(args[1] if len(args) > 1 else (kwargs or {})["weight"])
-            self._see(args[0], weight, weight.stride(-1))
+            weight = self._weight_home(args[1] if len(args) > 1 else (kwargs or {})["weight"])
+            self._record_inputs(args[0], weight, weight.stride(-1))
         elif func in _PRODUCTS:
             inputs, weight = (args[place] for place in _PRODUCTS[func])
-            weight = self._home(weight)
+            weight = self._weight_home(weight)
             if weight.untyped_storage().data_ptr() not in self._matrices:
                 pass
             elif weight.ndim == 2:
-                self._see(inputs, weight, weight.stride(-2))
+                self._record_inputs(inputs, weight, weight.stride(-2))
             elif inputs.ndim == weight.ndim == 3:  # all experts at once, each with zeros for tokens of others
                 for rows, one in zip(inputs, weight, strict=True):
-                    self._see(rows[rows.any(-1)], one, one.stride(-2))
+                    self._record_inputs(rows[rows.any(-1)], one, one.stride(-2))
         return func(*args, **(kwargs or {}))
 
-    def _home(self, weight: torch.Tensor) -> torch.Tensor:
+    def _weight_home(self, weight: torch.Tensor) -> torch.Tensor:
         return weight if self._offloaded is None else self._offloaded.home(weight)
 
-    def _see(self, inputs: torch.Tensor, weight: torch.Tensor, stride: int) -> None:
+    def _record_inputs(self, inputs: torch.Tensor, weight: torch.Tensor, stride: int) -> None:
         """Record the inputs of a weight with this stride along its input dimension."""
         memory, begin = weight.untyped_storage().data_ptr(), weight.storage_offset()
         key = (memory, begin, begin + weight.numel())
@@ -145,7 +145,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
                 site.names += names
                 self._sites[key] = site
                 return
-            site = self._sites[key] = _Site(names)
+            site = self._sites[key] = _RecordingSite(names)
         elif self._last is not None and self._last[1] is site:
             return
         self._last = inputs, site
@@ -154,11 +154,11 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
             site.token_count += len(flat)
             site.parts.append(_row_copy(flat))
             if site.rows > 2 * self._most:
-                self._thin(site)
+                self._subsample_rows(site)
         elif len(flat) == self._length:
             site.parts.append(_row_copy(flat[self._positions]))
 
-    def _thin(self, site: _Site) -> None:
+    def _subsample_rows(self, site: _RecordingSite) -> None:
         """Keep a seeded choice of an expert's rows."""
         rows = torch.cat(site.parts)
         digest = hashlib.sha256(f"{self._seed}\n{site.names[0]}\n{site.token_count}".encode()).digest()
@@ -178,7 +178,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         wrong = []
         for site in {id(each): each for each in self._sites.values()}.values():
             if site.is_expert and site.rows > self._most:
-                self._thin(site)
+                self._subsample_rows(site)
             all_rows = torch.cat(site.parts) if site.parts else torch.empty(0)
             if not site.is_expert and len(all_rows) != len(weights):
                 continue  # a layer that sees other tokens than these, such as one behind a pool
@@ -198,10 +198,10 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         return RecordedInputs(rows, counts, dict(sorted(places.items())), sorted(transposed))
 
 
-def _matrices(name: str, target: torch.Tensor) -> list[_MatrixView]:
+def _matrix_views(name: str, target: torch.Tensor) -> list[_MatrixView]:
     """Views of a matrix, or of each expert's matrix in a stacked tensor; empty if there are gaps in the memory."""
     if target.ndim == 3:
-        return [view for expert, part in enumerate(target) for view in _matrices(name_of(name, expert), part)]
+        return [view for expert, part in enumerate(target) for view in _matrix_views(name_of(name, expert), part)]
     if target.ndim != 2 or not (target.is_contiguous() or target.T.is_contiguous()):
         return []
     return [_MatrixView(name, target.storage_offset(), target.stride(), target.numel())]

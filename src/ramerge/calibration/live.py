@@ -121,7 +121,7 @@ class LiveModel:
         labels = torch.tensor(ids[start:], device=self.device)
         # logits of the prompt would take as much memory as all other activations together
         more = {"logits_to_keep": len(labels)} if self._can_limit_logits else {}
-        with self._naming_code():
+        with self._blame_model_code():
             output = self.model(input_ids=torch.tensor([ids[:-1]], device=self.device), **more)
         logits = output.logits[0, -len(labels) :]
         logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -134,14 +134,14 @@ class LiveModel:
 
     def run_layers(self, ids: Sequence[int]) -> None:
         """Run the layers without the output head, to record their inputs."""
-        with torch.inference_mode(), self._naming_memory(ids), self._naming_code():
+        with torch.inference_mode(), self._naming_memory(ids), self._blame_model_code():
             self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
 
     def _naming_memory(self, ids: Sequence[int]) -> AbstractContextManager[None]:
-        return naming_memory(f"a prompt with its reply, {len(ids):,} tokens", self.device, ADVICE)
+        return explain_memory_errors(f"a prompt with its reply, {len(ids):,} tokens", self.device, ADVICE)
 
     @contextmanager
-    def _naming_code(self) -> Iterator[None]:
+    def _blame_model_code(self) -> Iterator[None]:
         """Turn an error in the model's own code into a CheckpointError; errors in ramerge's hooks pass unchanged."""
         try:
             yield
@@ -179,7 +179,7 @@ class LiveModel:
         config = transformers.GenerationConfig(
             max_new_tokens=most, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None, use_cache=True
         )
-        with torch.inference_mode(), self._naming_code():
+        with torch.inference_mode(), self._blame_model_code():
             token_rows = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
@@ -219,7 +219,7 @@ def _writable_parts(model: Any) -> dict[str, torch.Tensor]:
     memory = {each.untyped_storage().data_ptr() for each in state.values()}
     targets: dict[str, torch.Tensor] = {}
     copies: dict[str, torch.Tensor] = {}
-    for name, value in to_checkpoint_names(model, state).items():
+    for name, value in rename_to_checkpoint_names(model, state).items():
         shares = value.untyped_storage().data_ptr() in memory
         (targets if shares else copies)[name] = value
     if copies:
@@ -299,7 +299,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
+def explain_memory_errors(what: str, device: torch.device, advice: str) -> Iterator[None]:
     """A context that reports which data do not fit into a device's memory, with advice."""
     try:
         yield
@@ -307,7 +307,7 @@ def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None
         raise PlanError(f"{what}: does not fit into the memory of {device_name(device)}; {advice}") from error
 
 
-def to_checkpoint_names(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def rename_to_checkpoint_names(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return tensors of a model's state dict, or others with these shapes, under all names that a checkpoint may have.
 
     Versions of transformers rename, fuse and permute weights when they load some architectures. This moves elements and

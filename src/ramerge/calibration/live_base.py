@@ -77,9 +77,9 @@ class LiveBase:
             tiny = plan.parameters_count < _TINY
             stack.enter_context(module.threads(limits.threads or (1 if tiny else None)))
             self.place: Path = Path(stack.enter_context(TemporaryDirectory(prefix="ramerge-", suffix=".model")))
-            folder = self._folder(plan)
+            folder = self._loadable_folder(plan)
             advice = "use a device with more memory, dtype=bfloat16, or device=cpu"
-            with module.naming_memory(str(folder), self.device, advice):
+            with module.explain_memory_errors(str(folder), self.device, advice):
                 self.live = module.LiveModel(folder, self.device, self.dtype, budget)
             self._stack = stack.pop_all()
         return self
@@ -102,7 +102,7 @@ class LiveBase:
         self.device: torch.device = choose_device(self._settings.device, setting)
         self.dtype: str = setting if setting != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
-    def _folder(self, plan: MergePlan) -> Path:
+    def _loadable_folder(self, plan: MergePlan) -> Path:
         """Return a folder from which transformers can load the base: its own, or a converted copy."""
         base = plan.inputs.base.directory
         base_folder = here(base) if base is not None else None
@@ -118,7 +118,7 @@ class LiveBase:
         ):
             return base_folder
         folder = self.place / "base"
-        ramerge.merge(self._base_alone(), folder, options=replace(self.options, overwrite=True))
+        ramerge.merge(self._recipe_of_base(), folder, options=replace(self.options, overwrite=True))
         return folder
 
     def check(self) -> None:
@@ -129,17 +129,17 @@ class LiveBase:
 
     def plan_of_base(self) -> MergePlan:
         """Return the plan that reads only the base."""
-        return self._plan(self._base_alone()).details
+        return self._plan_without_problems(self._recipe_of_base()).details
 
     def plan_of(self, agent: str) -> MergePlan:
         """Return the plan that reads one agent as a merge of all agents does, under the base's names, with its own
         tokenizer.
         """
         if agent not in self._plans:
-            self._plans[agent] = self._plan(self._recipe_of_agent(agent)).details
+            self._plans[agent] = self._plan_without_problems(self._recipe_of_agent(agent)).details
         return self._plans[agent]
 
-    def _base_alone(self) -> dict[str, object]:
+    def _recipe_of_base(self) -> dict[str, object]:
         allow = self.models.allow.model_dump(exclude_defaults=True)
         return {"method": "passthrough", "agents": {"model": self._base}, "allow": allow}
 
@@ -150,7 +150,7 @@ class LiveBase:
         # all agents are named, because rules of `rename` may be for others, and a chain of deltas needs those below
         return self._recipe_without_prompts(rules=[{"take": agent}], companions=agent)
 
-    def _plan(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
+    def _plan_without_problems(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
         base_plan = ramerge.plan(recipe, options=self._reading)
         if base_plan.problems:
             raise PlanError(base_plan.problems)
@@ -158,9 +158,9 @@ class LiveBase:
 
     def put(self, plan: ramerge.Plan) -> None:
         """Merge a plan into the model in memory."""
-        self._put(self._in_numbers(plan))
+        self._load_merged_weights(self._unquantized_plan(plan))
 
-    def _in_numbers(self, plan: ramerge.Plan) -> ramerge.Plan:
+    def _unquantized_plan(self, plan: ramerge.Plan) -> ramerge.Plan:
         """Return the plan, or if its output is quantized, a plan that reads this output as plain numbers.
 
         The output is written for this, because only readers of files dequantize.
@@ -180,20 +180,22 @@ class LiveBase:
         The weights are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its
         base.
         """
-        plan = self._plan(self._recipe_of_agent(agent).with_(dtype=self.dtype))
+        plan = self._plan_without_problems(self._recipe_of_agent(agent).with_(dtype=self.dtype))
         rows = {
             tensor.parts[0].name: tensor.originals[0].tensor.shape[0]
             for tensor in plan.details.tensors
             if tensor.originals
         }
-        self._put(plan, rows)
+        self._load_merged_weights(plan, rows)
         return plan.details
 
     def put_base(self) -> None:
         """Put the weights of the base into the model in memory; rows of tokens that agents have added stay."""
-        self._put(self._plan(self._recipe_without_prompts(rules=[{"keep": "base"}], dtype=self.dtype)))
+        self._load_merged_weights(
+            self._plan_without_problems(self._recipe_without_prompts(rules=[{"keep": "base"}], dtype=self.dtype))
+        )
 
-    def _put(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
+    def _load_merged_weights(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
         """Load a plan's merged weights into the model. `fewer`: row counts of tensors that get fewer rows."""
         parts = [tensor.parts[0] for tensor in plan.details.tensors]
         rows = {part.name: part.shape[0] for part in parts if part.name.endswith((*EMBEDDINGS, *HEADS))}
@@ -207,7 +209,7 @@ class LiveBase:
         plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
         if agent == "base":  # the word by which `companions` names the base
             own = self.models.agents[agent].model_copy(update={"over": None}).plain
-            alone = {**self._base_alone(), "base": self._base, "agents": {"agent": own}, "companions": "agent"}
+            alone = {**self._recipe_of_base(), "base": self._base, "agents": {"agent": own}, "companions": "agent"}
             plan = ramerge.plan(alone, options=self._reading).details
         if not any(name.startswith("tokenizer") for name in plan.companions):
             plan = self.plan_of_base()

@@ -39,9 +39,11 @@ class Offloaded:
         for module in model.modules():
             if away := [one for one in module.parameters(recurse=False) if id(one) not in resident]:
                 self.bytes += sum(one.nbytes for one in away)
-                module.register_forward_pre_hook(lambda module, *_: self._fetch(self._offloaded_parameters(module)))
+                module.register_forward_pre_hook(
+                    lambda module, *_: self._fetch_parameters(self._offloaded_parameters(module))
+                )
                 module.register_forward_hook(
-                    lambda module, *_: self._release(self._offloaded_parameters(module)), always_call=True
+                    lambda module, *_: self._release_parameters(self._offloaded_parameters(module)), always_call=True
                 )
         self._resident = resident
 
@@ -56,14 +58,14 @@ class Offloaded:
         # looked up each time, because a head that was tied may have got a parameter of its own
         return [one for one in module.parameters(recurse=False) if id(one) not in self._resident]
 
-    def _fetch(self, parameters: list[torch.nn.Parameter]) -> None:
+    def _fetch_parameters(self, parameters: list[torch.nn.Parameter]) -> None:
         with torch.inference_mode(False), torch.no_grad():
             for one in parameters:
                 copy = torch.empty_like(one.data, device=self._device).copy_(one.data)
                 self._homes[copy.untyped_storage().data_ptr()] = one.data
                 one.data = copy
 
-    def _release(self, parameters: list[torch.nn.Parameter]) -> None:
+    def _release_parameters(self, parameters: list[torch.nn.Parameter]) -> None:
         for one in parameters:
             # where a copy found no memory, the one after it was not made
             one.data = self._homes.pop(one.data.untyped_storage().data_ptr(), one.data)

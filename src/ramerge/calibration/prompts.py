@@ -96,13 +96,13 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
         >>> [prompt.text for prompt in read_prompts(Path("code.jsonl"), 1)]  # doctest: +SKIP
         ['def add(a, b):']
     """
-    draw = _Draw(_MOST_PROMPTS if most is None else most, seed)
+    draw = _PromptDraw(_MOST_PROMPTS if most is None else most, seed)
     problems: list[str] = []
     wrong = 0
-    for place, record in _records(path):
+    for place, record in _read_records(path):
         try:
             for rollout in rollouts_of(record):
-                draw.add(_prompt(place, rollout))
+                draw.add(_prompt_of_rollout(place, rollout))
         except ValueError as error:
             wrong += 1
             if wrong <= MOST_ALIKE:
@@ -116,7 +116,7 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
     return list(draw.prompts.values())
 
 
-class _Draw:
+class _PromptDraw:
     """Draws prompts by seed: those with the smallest digests, with all their replies.
 
     A prompt in the final draw is among the smallest from its first record on, so none of its replies is lost.
@@ -152,7 +152,7 @@ def _reward_key(reply: Reply) -> float:
     return -math.inf if reply.reward is None else reply.reward
 
 
-def _records(path: Path) -> Iterator[tuple[str, object]]:
+def _read_records(path: Path) -> Iterator[tuple[str, object]]:
     try:
         files = files_of(path)
         if not files:
@@ -219,51 +219,51 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
 }
 
 
-def _prompt(place: str, rollout: Rollout) -> Prompt:
+def _prompt_of_rollout(place: str, rollout: Rollout) -> Prompt:
     """Convert a rollout into a prompt. Raises `ValueError` if it is invalid."""
     if isinstance(rollout.prompt, str):
-        text, messages = _text("prompt", rollout.prompt), []
+        text, messages = _checked_text("prompt", rollout.prompt), []
     else:
-        text, messages = None, _messages("the prompt", rollout.prompt)
+        text, messages = None, _parse_messages("the prompt", rollout.prompt)
     reply_text = rollout.reply
     if reply_text is None and messages and messages[-1]["role"] == "assistant":
         *messages, last = messages
         reply_text = last["content"]
     if text is None and not messages:
         raise ValueError("holds a reply and no prompt")
-    reply = None if reply_text is None else _reply(reply_text, rollout)
+    reply = None if reply_text is None else _parse_reply(reply_text, rollout)
     # an empty reply has no likelihood: the agent generates one
     replies = () if reply is None or not (reply.text or reply.ids) else (reply,)
     return Prompt(place, text, tuple(messages), replies, rollout.reward_fields, rollout.state)
 
 
-def _reply(reply_value: object, rollout: Rollout) -> Reply:
+def _parse_reply(reply_value: object, rollout: Rollout) -> Reply:
     turns: list[Message] = []
     if isinstance(reply_value, list) and reply_value:  # a conversation: its last message is the reply
-        *turns, last = _messages("the reply", reply_value)
+        *turns, last = _parse_messages("the reply", reply_value)
         reply_value = last["content"]
     if not isinstance(reply_value, str):
         raise ValueError("the reply must be text")
     ids = tuple(token for token in rollout.ids if type(token) is int and token >= 0)
     if len(ids) < len(rollout.ids):
         raise ValueError("tokens must be token ids")
-    text, reward = _text("the reply", reply_value, may_be_empty=True), rollout.reward
+    text, reward = _checked_text("the reply", reply_value, may_be_empty=True), rollout.reward
     if reward is not None and (not isinstance(reward, int | float) or not math.isfinite(reward)):
         raise ValueError(f"reward must be a finite number, not {shown(repr(reward))}")
     return Reply(text, None if reward is None else float(reward), tuple(turns), ids, rollout.start)
 
 
-def _messages(key: str, value: object) -> list[Message]:
+def _parse_messages(key: str, value: object) -> list[Message]:
     if not isinstance(value, list) or not value:
         raise ValueError(f"{key} must be text, or a list of messages with role and content")
     for place, message in enumerate(value, 1):
         if not isinstance(message, dict) or not all(isinstance(message.get(each), str) for each in ("role", "content")):
             raise ValueError(f"{key}: message {place} must be an object with a text role and a text content")
-        _text(f"{key}: message {place}", message["content"], may_be_empty=True)
+        _checked_text(f"{key}: message {place}", message["content"], may_be_empty=True)
     return [{"role": message["role"], "content": message["content"]} for message in value]
 
 
-def _text(what: str, value: str, *, may_be_empty: bool = False) -> str:
+def _checked_text(what: str, value: str, *, may_be_empty: bool = False) -> str:
     if not value and not may_be_empty:
         raise ValueError(f"{what} is empty")
     try:

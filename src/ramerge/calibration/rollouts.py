@@ -69,7 +69,7 @@ def rollouts_of(record: object) -> Iterable[Rollout]:
     return next(form for form in FORMS if form.keys <= record.keys()).read(record)
 
 
-def _own_format(record: Record) -> Iterator[Rollout]:
+def _ramerge_rollouts(record: Record) -> Iterator[Rollout]:
     prompt = _first_present(record, "prompt", "messages", "question", "input")
     if prompt is None:
         raise ValueError(f"has no prompt or messages; has {shown(', '.join(map(str, record))) or 'nothing'}")
@@ -80,12 +80,12 @@ def _own_format(record: Record) -> Iterator[Rollout]:
     yield Rollout(prompt, reply, _first_present(record, "reward", "score"), reward_fields=reward_fields)
 
 
-def _verl(record: Record) -> Iterator[Rollout]:
+def _verl_rollouts(record: Record) -> Iterator[Rollout]:
     reward_fields = _reward_fields(record.get("data_source"), record.get("gts"), record.get("extra_info"))
     yield Rollout(record["input"], record["output"], record["score"], "decoded", reward_fields)
 
 
-def _trl(record: Record) -> Iterator[Rollout]:
+def _trl_rollouts(record: Record) -> Iterator[Rollout]:
     """Columns after the completion hold the reward of each reward function, as float64; NaN if it does not apply."""
     columns = list(record)
     between = columns[columns.index("completion") + 1 : columns.index("advantage")]
@@ -93,17 +93,19 @@ def _trl(record: Record) -> Iterator[Rollout]:
     yield Rollout(record["prompt"], record["completion"], sum(rewards) if rewards else None, "decoded")
 
 
-def _skyrl(record: Record) -> Iterator[Rollout]:
+def _skyrl_rollouts(record: Record) -> Iterator[Rollout]:
     score = record["score"]
-    extras = _mapping(record.get("env_extras"))
+    extras = _mapping_or_empty(record.get("env_extras"))
     reward_fields = _reward_fields(
-        record.get("data_source"), _mapping(extras.get("reward_spec")).get("ground_truth"), extras.get("extra_info")
+        record.get("data_source"),
+        _mapping_or_empty(extras.get("reward_spec")).get("ground_truth"),
+        extras.get("extra_info"),
     )
     reward = sum(score) if isinstance(score, list) and all(isinstance(each, float | int) for each in score) else score
     yield Rollout(record["input_prompt"], record["output_response"], reward, "rendered", reward_fields)
 
 
-def _slime(record: Record) -> Iterator[Rollout]:
+def _slime_rollouts(record: Record) -> Iterator[Rollout]:
     if record["status"] not in ("completed", "truncated"):
         return
     reward, tokens, length = record.get("reward"), record["tokens"], record["response_length"]
@@ -116,20 +118,20 @@ def _slime(record: Record) -> Iterator[Rollout]:
     if isinstance(tokens, list) and isinstance(length, int) and 0 < length < len(tokens):
         mask = record.get("loss_mask")
         mask = mask if isinstance(mask, list) and len(mask) == length else [1] * length
-        ids, start = _last_words(tokens, [0] * (len(tokens) - length) + mask)
+        ids, start = _last_sampled_run(tokens, [0] * (len(tokens) - length) + mask)
     reward_fields = _reward_fields(None, record.get("label"), record.get("metadata"))
     yield Rollout(record["prompt"], record["response"], reward, "rendered", reward_fields, ids, start)
 
 
 def _prime_rl(record: Record) -> Iterator[Rollout]:
     for trace in _list_or_empty(record["traces"]):
-        if isinstance(trace, Mapping) and _mapping(trace.get("agent")).get("trainable", True):
-            yield from _trace(trace)
+        if isinstance(trace, Mapping) and _mapping_or_empty(trace.get("agent")).get("trainable", True):
+            yield from _trace_rollouts(trace)
 
 
-def _trace(record: Record) -> Iterator[Rollout]:
+def _trace_rollouts(record: Record) -> Iterator[Rollout]:
     """Return the rollouts of a trace, a graph of messages with tokens; the model's last message is the reply."""
-    nodes = [_mapping(node) for node in _list_or_empty(record.get("nodes"))]
+    nodes = [_mapping_or_empty(node) for node in _list_or_empty(record.get("nodes"))]
     last = max((place for place, node in enumerate(nodes) if node.get("sampled")), default=None)
     if last is None:
         return
@@ -139,22 +141,22 @@ def _trace(record: Record) -> Iterator[Rollout]:
     nodes = [nodes[place] for place in reversed(path)]
     tokens = [token for node in nodes for token in _list_or_empty(node.get("token_ids"))]
     mask = [each for node in nodes for each in _list_or_empty(node.get("mask"))]
-    ids, start = _last_words(tokens, mask) if len(tokens) == len(mask) else ((), 0)
-    messages = [_mapping(node.get("message")) for node in nodes]
+    ids, start = _last_sampled_run(tokens, mask) if len(tokens) == len(mask) else ((), 0)
+    messages = [_mapping_or_empty(node.get("message")) for node in nodes]
     if not ids and any(message.get("tool_calls") for message in messages):
         raise ValueError("has calls of tools without token_ids, and no text shows how the model wrote them")
     turns = []
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
-            content = "\n".join(str(_mapping(part).get("text", "")) for part in content)
+            content = "\n".join(str(_mapping_or_empty(part).get("text", "")) for part in content)
         turns.append(
             {"role": message.get("role"), "content": "" if content is None else content}
         )  # none: calls of tools
     questions = list(takewhile(lambda message: message["role"] != "assistant", turns))
-    data = _mapping(_mapping(record.get("task")).get("data"))
+    data = _mapping_or_empty(_mapping_or_empty(record.get("task")).get("data"))
     rewards = []
-    for reward in _mapping(record.get("rewards")).values():
+    for reward in _mapping_or_empty(record.get("rewards")).values():
         if reward is None:
             continue
         parts = reward if isinstance(reward, Mapping) else {"score": reward}
@@ -168,7 +170,7 @@ def _trace(record: Record) -> Iterator[Rollout]:
     )
 
 
-def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
+def _last_sampled_run(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
     """Return the ids up to the last sampled id, and the start of the last sampled run."""
     end = len(mask)
     while end and not mask[end - 1]:
@@ -180,14 +182,14 @@ def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence
 
 
 def _reward_fields(source: object, truth: object, extra: object) -> dict[str, object]:
-    return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping(extra))}
+    return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping_or_empty(extra))}
 
 
 def _first_present(record: Record, *keys: str) -> object:
     return next((record[key] for key in keys if record.get(key) is not None), None)
 
 
-def _mapping(value: object) -> Record:
+def _mapping_or_empty(value: object) -> Record:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -198,14 +200,14 @@ def _list_or_empty(value: object) -> list[object]:
 FORMS = tuple(
     Form(name, frozenset(keys.split()), read)
     for name, keys, read in (
-        ("verl", "input output score step", _verl),
-        ("TRL", "step prompt completion advantage", _trl),
-        ("SkyRL", "input_prompt output_response score", _skyrl),
-        ("slime", "prompt response status tokens response_length", _slime),
+        ("verl", "input output score step", _verl_rollouts),
+        ("TRL", "step prompt completion advantage", _trl_rollouts),
+        ("SkyRL", "input_prompt output_response score", _skyrl_rollouts),
+        ("slime", "prompt response status tokens response_length", _slime_rollouts),
         ("prime-rl", "traces task", _prime_rl),
-        ("verifiers", "nodes rewards task", _trace),
+        ("verifiers", "nodes rewards task", _trace_rollouts),
         # that of OpenRLHF too: input, output, reward
-        ("ramerge", "", _own_format),
+        ("ramerge", "", _ramerge_rollouts),
     )
 )
 """All forms; the first form whose keys a record has applies."""

@@ -46,7 +46,7 @@ _EVALUATION = ("eval", "table")
 """Commands of ramerge-eval."""
 
 
-class _Commands(click.Group):
+class _CommandGroup(click.Group):
     """The group of all commands in `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -61,7 +61,7 @@ class _Commands(click.Group):
 
 
 @click.group(
-    cls=_Commands,
+    cls=_CommandGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -145,7 +145,7 @@ def _run_command(session: Session) -> int:
             usage = io.StringIO()
             error.show(usage)
             say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
-            for text in _about_option(error) or [error.format_message()]:
+            for text in _option_advice(error) or [error.format_message()]:
                 complain("error", text)
         return 2
     except SystemExit as end:  # click's completion
@@ -158,7 +158,7 @@ def _run_command(session: Session) -> int:
         return fail(*_problems_and_exit_code(error))
 
 
-def _about_option(error: click.ClickException) -> list[str]:
+def _option_advice(error: click.ClickException) -> list[str]:
     """Return advice on options that have another form, are missing, or that models need; empty for other errors."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     parameter_names = {each.name for each in context.command.params} if context else set()
@@ -201,10 +201,10 @@ def _problems_and_exit_code(error: Exception) -> tuple[Sequence[str], int]:
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
         return ("no thread can be started; raise the limits on processes and address space (ulimit -u, ulimit -v)",), 1
     text = f"{type(error).__name__}: {error}"
-    return (f"{text[:300]}; this is a defect of {_author(error)}: please report it with what --debug prints",), 1
+    return (f"{text[:300]}; this is a defect of {_defect_author(error)}: please report it with what --debug prints",), 1
 
 
-def _author(error: Exception) -> str:
+def _defect_author(error: Exception) -> str:
     """Return who caused a defect: the plug-in whose code raised the error, with the line, or else ramerge."""
     from ramerge.core.registry import plugin_of
 

@@ -220,7 +220,7 @@ def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
 # --- further options --------------------------------------------------------------------------------------------------
 
 
-class _Path(click.Path):
+class _PathOrLocation(click.Path):
     """A local path, or as text also a remote location.
 
     An empty path is refused, because it would mean the working folder; so is a remote location as a `Path`, which would
@@ -241,10 +241,10 @@ class _Path(click.Path):
         return super().convert(value, param, ctx)
 
 
-PATH = _Path()
+PATH = _PathOrLocation()
 
 OUT: Decorator = click.argument("out", type=PATH)
-OUT_ANYWHERE: Decorator = click.argument("out", type=_Path(str))
+OUT_ANYWHERE: Decorator = click.argument("out", type=_PathOrLocation(str))
 BASE: Decorator = option(
     "models", "--base", metavar="MODEL", type=click.Path(), help="Folder or Hub id of the base model."
 )

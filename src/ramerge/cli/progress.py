@@ -33,13 +33,13 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
     Each event also raises a signal that was dropped before (`signals.raise_dropped`).
     """
     with ExitStack() as stack:
-        show: Listener = _Lines()
+        show: Listener = _LineProgress()
         if os.environ.get(FORM) == "json":
             show = _JsonLines()
         elif quiet or sys.stderr is None:
             show = silence
         elif sys.stderr.isatty():
-            show = stack.enter_context(_bars())
+            show = stack.enter_context(_progress_bars())
 
         def listen(event: Progress) -> None:
             raise_dropped()
@@ -53,11 +53,11 @@ def _is_open(event: Progress) -> bool:
     return event.unit == "kernels"
 
 
-def _title(event: Progress) -> str:
+def _stage_title(event: Progress) -> str:
     return f"{event.stage} ({event.note}; once, some seconds)" if _is_open(event) else event.stage
 
 
-class _Figures:
+class _StageFigures:
     """Formats the figures of each stage: amount, speed, and time left.
 
     Speed is measured from the first block on, because kernels may be compiled before it.
@@ -88,14 +88,14 @@ class _Figures:
         return ", ".join(filter(None, [amount, speed, event.note, left]))
 
 
-class _Lines:
+class _LineProgress:
     """Prints a line when a stage is complete, and every 30 seconds before. A stage without a total gets a line at
     first.
     """
 
     def __init__(self) -> None:
         self._last = time.monotonic()
-        self._figures = _Figures()
+        self._figures = _StageFigures()
         self._open_stages: set[str] = set()
 
     def __call__(self, event: Progress) -> None:
@@ -105,7 +105,7 @@ class _Lines:
             return
         self._last = now
         self._open_stages.add(event.stage)
-        line = _title(event) if _is_open(event) and not event.done else f"{_title(event)}: {figures}"
+        line = _stage_title(event) if _is_open(event) and not event.done else f"{_stage_title(event)}: {figures}"
         with suppress(OSError):  # standard error may be closed, which is no reason to stop
             print(line, file=sys.stderr, flush=True)
 
@@ -128,14 +128,14 @@ class _JsonLines:
 
 
 @contextmanager
-def _bars() -> Iterator[Listener]:
+def _progress_bars() -> Iterator[Listener]:
     """A listener that shows a bar for each stage, until the `with` block ends."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TextColumn
     from rich.progress import Progress as Bars
     from rich.table import Column
 
-    figures, tasks = _Figures(), dict[str, TaskID]()
+    figures, tasks = _StageFigures(), dict[str, TaskID]()
     with Bars(
         TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
         BarColumn(bar_width=None, table_column=Column(max_width=_WIDEST_BAR)),
@@ -146,7 +146,7 @@ def _bars() -> Iterator[Listener]:
         def show(event: Progress) -> None:
             total = None if _is_open(event) else event.total
             if event.stage not in tasks:
-                tasks[event.stage] = bars.add_task(_title(event), total=total, text="")
+                tasks[event.stage] = bars.add_task(_stage_title(event), total=total, text="")
             bars.update(tasks[event.stage], completed=event.done, total=total, text=figures(event))
 
         yield show

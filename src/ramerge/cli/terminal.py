@@ -26,7 +26,7 @@ _LAUNCHER_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_
 def say(lines: str | Iterable[str], *, err: bool = False) -> None:
     """Print one or several lines. Untrusted text is escaped, so that it stays on its line and controls no terminal."""
     for line in [lines] if isinstance(lines, str) else lines:
-        click.echo(_printable(line), err=err)
+        click.echo(_clean_line(line), err=err)
 
 
 def complain(kind: str, text: str) -> None:
@@ -35,11 +35,11 @@ def complain(kind: str, text: str) -> None:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # asked for by the user (no-color.org)
     takes_color = not plain and sys.stderr is not None and sys.stderr.isatty()
     label = click.style(f"{kind}:", fg=_COLORS.get(kind), bold=True) if takes_color else f"{kind}:"
-    click.echo(f"{label} {_printable(first)}", err=True)
+    click.echo(f"{label} {_clean_line(first)}", err=True)
     say(excerpt, err=True)
 
 
-def _printable(line: str) -> str:
+def _clean_line(line: str) -> str:
     return one_line(brief(_shorten_paths(without_secrets(line)), _LONGEST_LINE))
 
 

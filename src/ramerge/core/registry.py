@@ -47,7 +47,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self._objects:
-            self._objects[name] = self._load(name)
+            self._objects[name] = self._load_entry(name)
         return self._objects[name]
 
     def __contains__(self, name: object) -> bool:
@@ -83,21 +83,21 @@ class Registry(Mapping[str, T], Generic[T]):
             rows[row.name] = (*rows.get(row.name, ()), row)
         return rows
 
-    def _load(self, name: str) -> T:
+    def _load_entry(self, name: str) -> T:
         row, *others = self._rows[name]
         what = f"{self._group.rpartition('.')[2].rstrip('s')} {name!r}"
         if others:
-            owners = " and ".join(_versioned(each) for each in (row, *others))
+            owners = " and ".join(_versioned_name(each) for each in (row, *others))
             raise PluginError(f"{what}: is defined by {owners}; uninstall one of them (pip uninstall)")
         try:
             row_object: Any = row.load()
         except Exception as error:  # whatever the plug-in's modules raise
             text = f"{type(error).__name__}: {error}"
-            raise PluginError(f"{what} of {_versioned(row)}: cannot be imported: {text}") from error
+            raise PluginError(f"{what} of {_versioned_name(row)}: cannot be imported: {text}") from error
         if not isinstance(row_object, self._kind):
             kind = f"{self._kind.__module__}.{self._kind.__qualname__}"
             raise PluginError(
-                f"{what} of {_versioned(row)}: {row.value} is a {type(row_object).__name__}, not a {kind}"
+                f"{what} of {_versioned_name(row)}: {row.value} is a {type(row_object).__name__}, not a {kind}"
             )
         if self._versioned and not row.value.startswith(_OWN):
             self._check_interface(what, row, getattr(row_object, "interface", None))
@@ -107,13 +107,13 @@ class Registry(Mapping[str, T], Generic[T]):
     def _check_interface(self, what: str, row: EntryPoint, version: Any) -> None:
         if version is None:
             raise PluginError(
-                f"{what} of {_versioned(row)}: does not say which version of the plug-in interface it is written for; "
-                f"give interface={INTERFACE}"
+                f"{what} of {_versioned_name(row)}: does not say which version of the plug-in interface it is written "
+                f"for; give interface={INTERFACE}"
             )
         if version != INTERFACE:
             raise PluginError(
-                f"{what} of {_versioned(row)}: is written for version {version} of the plug-in interface, and this "
-                f"ramerge has version {INTERFACE}; install versions of both that fit each other"
+                f"{what} of {_versioned_name(row)}: is written for version {version} of the plug-in interface, and "
+                f"this ramerge has version {INTERFACE}; install versions of both that fit each other"
             )
 
 
@@ -140,8 +140,8 @@ def plugin_of(module: str) -> str | None:
         row for group in _entry_points().groups if group.startswith(_OWN) for row in _entry_points().select(group=group)
     ]
     package = module.partition(".")[0]
-    return next((_versioned(row) for row in rows if row.module.partition(".")[0] == package != "ramerge"), None)
+    return next((_versioned_name(row) for row in rows if row.module.partition(".")[0] == package != "ramerge"), None)
 
 
-def _versioned(row: EntryPoint) -> str:
+def _versioned_name(row: EntryPoint) -> str:
     return f"{row.dist.name} {row.dist.version}" if row.dist is not None else row.value

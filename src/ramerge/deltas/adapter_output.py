@@ -71,14 +71,14 @@ class MergedTensors(Sink):
         self.spool.close()
 
 
-def _adapter(plan: MergePlan) -> AdapterPlan:
+def _plan_adapter(plan: MergePlan) -> AdapterPlan:
     details = plan.output.details
     assert isinstance(details, AdapterPlan)
     return details
 
 
 def _tensors_on_disk(plan: MergePlan) -> list[int]:
-    return required_tensors(_adapter(plan))
+    return required_tensors(_plan_adapter(plan))
 
 
 def slots_of(plan: MergePlan) -> SpoolSlots:
@@ -95,9 +95,9 @@ def write(
         passes.count()
         passes.merge(tensors)
         spool.begin_reading()
-        with Files(plan.inputs.files) as files, _Entries(output.spool_folder) as entries:
-            adapter = _Adapter(plan, passes, spool, files, entries)
-            others = adapter.changed_others()
+        with Files(plan.inputs.files) as files, _SpooledTensors(output.spool_folder) as entries:
+            adapter = _AdapterBuilder(plan, passes, spool, files, entries)
+            others = adapter.changed_non_matrices()
             adapter.factor()
             adapter.save(others)
             if not entries.entries:
@@ -107,14 +107,14 @@ def write(
     record = replace(record, adapter=adapter.figures, notes=(*record.notes, adapter.description))
     output.staging.write(CONFIG, dumped(adapter.config))
     output.staging.write(
-        "README.md", model_card(plan, plan.points[0], record, _usage(plan, adapter.config), adapts=True)
+        "README.md", model_card(plan, plan.points[0], record, _usage_text(plan, adapter.config), adapts=True)
     )
     output.staging.write("ramerge.yaml", resolved_recipe(plan, plan.points[0]).to_yaml())
     output.staging.write("ramerge.json", record.to_json())
     return (record,)
 
 
-def _usage(plan: MergePlan, config: Mapping[str, object]) -> str:
+def _usage_text(plan: MergePlan, config: Mapping[str, object]) -> str:
     assert plan.output.target is not None
     base, folder = (dumped(each).strip() for each in (config["base_model_name_or_path"], plan.output.target.name))
     revision = f", revision={dumped(config['revision']).strip()}" if config["revision"] else ""
@@ -130,11 +130,11 @@ model = PeftModel.from_pretrained(base, {folder})
 """
 
 
-class _Adapter:
+class _AdapterBuilder:
     """The tensors of an adapter, made one after another, and sentences about them."""
 
-    def __init__(self, plan: MergePlan, passes: Passes, spool: Spool, files: Files, entries: _Entries) -> None:
-        self._plan, self._adapter = plan, _adapter(plan)
+    def __init__(self, plan: MergePlan, passes: Passes, spool: Spool, files: Files, entries: _SpooledTensors) -> None:
+        self._plan, self._adapter = plan, _plan_adapter(plan)
         self._passes, self._spool, self._files, self._entries = passes, spool, files, entries
         self._slots = {number: entry for entry, number in enumerate(_tensors_on_disk(plan))}
         self._factors_by_module: dict[str, Factors] = {}
@@ -195,20 +195,21 @@ class _Adapter:
             return concatenated(parts, settings)
 
         def rows(start: int, stop: int) -> Matrix:
-            return self._difference(reader, matrix.tensor, start * n, stop * n).reshape(stop - start, n)
+            return self._merged_difference(reader, matrix.tensor, start * n, stop * n).reshape(stop - start, n)
 
         return decomposed(Update((m, n), rows), plan_of_tensor.name, settings)
 
     @staticmethod
     def _is_equal(reader: Reader, base: Tensor, copy: Tensor) -> bool:
         return all(
-            np.array_equal(_numbers(reader, base, *span), _numbers(reader, copy, *span)) for span in _spans(base)
+            np.array_equal(_read_float64(reader, base, *span), _read_float64(reader, copy, *span))
+            for span in _block_bounds(base)
         )
 
-    def _difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
+    def _merged_difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
         """Return the merged task vector for some elements of a tensor."""
         with np.errstate(invalid="ignore"):  # Inf less Inf, if allow.non_finite accepts them
-            return self._merged_numbers(number, start, stop) - _numbers(
+            return self._merged_numbers(number, start, stop) - _read_float64(
                 reader, self._plan.tensors[number].base, start, stop
             )
 
@@ -218,7 +219,7 @@ class _Adapter:
 
     # --- tensors that are no matrices --------------------------------------------------------------------------------
 
-    def changed_others(self) -> list[str]:
+    def changed_non_matrices(self) -> list[str]:
         """Return the names of changed tensors that are not matrices.
 
         Raises:
@@ -228,7 +229,10 @@ class _Adapter:
         changes = [
             number
             for number in self._adapter.others
-            if any(self._difference(reader, number, *span).any() for span in _spans(self._plan.tensors[number].base))
+            if any(
+                self._merged_difference(reader, number, *span).any()
+                for span in _block_bounds(self._plan.tensors[number].base)
+            )
         ]
         names = [self._plan.tensors[number].name for number in changes]
         if changes and not self._adapter.settings.save_modules:
@@ -247,7 +251,7 @@ class _Adapter:
         for name in names:
             module, _, last = name.rpartition(".")
             if module in self._factors_by_module:  # the bias of a layer that has factors
-                self._save(reader, numbers[name], f"{PREFIX}{module}.base_layer.{last}")
+                self._save_whole(reader, numbers[name], f"{PREFIX}{module}.base_layer.{last}")
             elif module not in self._saved_modules:
                 self._saved_modules[module] = [
                     f"{module}.{end}" for end in ("weight", "bias") if f"{module}.{end}" in numbers
@@ -255,15 +259,17 @@ class _Adapter:
                 for part in self._saved_modules[module] or [name]:
                     # PEFT expects tied tensors under both names
                     for each in self._adapter.tied_names if part in self._adapter.tied_names else (part,):
-                        self._save(reader, numbers[part], f"{PREFIX}{each}")
+                        self._save_whole(reader, numbers[part], f"{PREFIX}{each}")
 
-    def _save(self, reader: Reader, number: int, name: str) -> None:
+    def _save_whole(self, reader: Reader, number: int, name: str) -> None:
         tensor = self._plan.tensors[number].base
 
         def pieces() -> Iterator[NDArray[np.float32]]:
-            for span in _spans(tensor):
+            for span in _block_bounds(tensor):
                 numbers = (
-                    self._merged_numbers(number, *span) if number in self._slots else _numbers(reader, tensor, *span)
+                    self._merged_numbers(number, *span)
+                    if number in self._slots
+                    else _read_float64(reader, tensor, *span)
                 )
                 yield numbers.astype(np.float32)
 
@@ -342,12 +348,12 @@ class _Adapter:
 _NOTHING = np.empty((0, 0), np.float32)
 
 
-def _spans(tensor: Tensor) -> Iterator[tuple[int, int]]:
+def _block_bounds(tensor: Tensor) -> Iterator[tuple[int, int]]:
     """Yield the bounds of a tensor's blocks of elements."""
     return ((start, min(start + BLOCK, tensor.elements)) for start in range(0, tensor.elements, BLOCK))
 
 
-def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[np.float64]:
+def _read_float64(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[np.float64]:
     """Read elements of a tensor as float64."""
     width, count = itemsize(tensor.dtype), stop - start
     data = np.zeros(-(-count * width // 4) * 4, np.uint8)
@@ -357,7 +363,7 @@ def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[n
     return wide.view(np.float64)
 
 
-class _Entries:
+class _SpooledTensors:
     """The tensors of the adapter's file, in a temporary file, because their ranks are unknown until they are made.
 
     Attributes:
@@ -368,7 +374,7 @@ class _Entries:
         self._path = folder / "factors"
         self.entries: list[tuple[str, str, Sequence[int], int]] = []
 
-    def __enter__(self) -> _Entries:
+    def __enter__(self) -> _SpooledTensors:
         self._file = self._path.open("w+b")
         return self
 

@@ -112,7 +112,7 @@ def plan_adapter(
         if len(shape) > 2 or _OF_EXPERTS.search(name):
             refusals[name] = None
             continue
-        terms = _terms(tensor, points[0])
+        terms = _adapter_terms(tensor, points[0])
         module = None  # whose weight it is, if factors can stand for its update
         if len(tensor.base.shape) == 2 and tensor.name.endswith(".weight"):
             own = tensor.name.removesuffix(".weight")
@@ -132,7 +132,7 @@ def plan_adapter(
         f"{brief_list(list(map(quoted, refusals)))}; write the model or a delta (--as-delta), or keep the base's with "
         "a rule (keep: base)"
     )
-    findings = [*([problem(text)] if refusals else []), *_notes(settings, matrices, others)]
+    findings = [*([problem(text)] if refusals else []), *_plan_notes(settings, matrices, others)]
     peak = max((_memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
     embedding = tied_embedding(base)
     tied_names = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
@@ -163,7 +163,7 @@ def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
         yield note(f"{text}: an adapter is one file of float32 factors, without a tokenizer")
 
 
-def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
+def _adapter_terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
     """Return the products that add up to a tensor's update by the merge; None if the update is not such a sum."""
     agents = tuple(point.recipe.agents)
     factors: dict[str, float] | None = None
@@ -176,14 +176,14 @@ def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
     terms: list[AdapterTerm] = []
     for source in tensor.sources:
         if source.owner in factors and not source.is_importance:
-            products = _products(source.tensor, tensor.base)
+            products = _adapter_products(source.tensor, tensor.base)
             if products is None:
                 return None
             terms += [AdapterTerm(factors[source.owner], product) for product in products]
     return tuple(terms)
 
 
-def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
+def _adapter_products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
     """Return the products that adapters add to the base or a copy, in a chain; None if there is anything else."""
     products: list[LowRank] = []
     while tensor is not base and not (products and isinstance(tensor.origin, Stored)):
@@ -240,7 +240,7 @@ def said_of_vllm(rank: int, *, saves: bool = False) -> str:
     return f"vLLM serves it with --enable-lora --max-lora-rank {least}"
 
 
-def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> list[PlanFinding]:
+def _plan_notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> list[PlanFinding]:
     exact = [_ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
     left = len(matrices) - len(exact)
     notes = []

@@ -108,7 +108,7 @@ class BlockRow(NamedTuple):
     base: bytes
 
     @staticmethod
-    def of(numbers: NDArray[np.uint64]) -> BlockRow:
+    def from_numbers(numbers: NDArray[np.uint64]) -> BlockRow:
         begin, nbytes, updates, escapes, form, payload = numbers[:6].tolist()
         return BlockRow(begin, nbytes, updates, escapes, form, payload, numbers[6:8].tobytes())
 
@@ -207,7 +207,7 @@ class BlockTable:
         fine &= begin + nbytes <= np.array(data_bytes, np.int64)[:, np.newaxis]
         for delta, block in np.argwhere(~fine).tolist():
             try:
-                BlockRow.of(numbers[delta, block]).check(int(sizes[block]), width, data_bytes[delta])
+                BlockRow.from_numbers(numbers[delta, block]).check(int(sizes[block]), width, data_bytes[delta])
             except DamagedError as error:
                 raise DamagedError(str(error), delta * len(sizes) + block) from None
         return BlockTable(numbers, values)
@@ -222,7 +222,7 @@ class BlockTable:
 
     def rows(self, delta: int) -> list[BlockRow]:
         """Return the rows of one delta."""
-        return [BlockRow.of(each) for each in self.numbers[delta]]
+        return [BlockRow.from_numbers(each) for each in self.numbers[delta]]
 
     @property
     def nbytes(self) -> NDArray[np.int64]:
@@ -295,11 +295,11 @@ class Encoder:
         sizes = {planes: word_patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
         planes = min(sizes, key=sizes.__getitem__)
         size, escapes = sizes[planes], beyond[planes]
-        kind, positions = self._positions(bitmap, base.size, xors.size, size)
+        kind, positions = self._encode_positions(bitmap, base.size, xors.size, size)
         content = self._content[: positions.size + size]
         content[: positions.size] = positions
         word_patches.split(xors, planes, content[positions.size :])
-        payload, is_packed = self._compress(content, positions.size)
+        payload, is_packed = self._compress_block(content, positions.size)
         form = kind + _PLANES * planes + _COMPRESSION * is_packed
         checksum = xxhash.xxh3_64_intdigest(payload)
         row = BlockRow(0, len(payload), xors.size, escapes, form, checksum, digest(base))
@@ -310,7 +310,9 @@ class Encoder:
         starts = range(0, base.size, BLOCK)
         return [self.encode(base[start : start + BLOCK], other[start : start + BLOCK]) for start in starts]
 
-    def _positions(self, bitmap: NDArray[np.uint64], elements: int, updates: int, values: int) -> tuple[int, Bytes]:
+    def _encode_positions(
+        self, bitmap: NDArray[np.uint64], elements: int, updates: int, values: int
+    ) -> tuple[int, Bytes]:
         """The form and the bytes of positions: gaps if they can be, and are, much smaller; otherwise the bitmap."""
         if bitmap.nbytes + values > _FASTER * (updates + values):
             gaps = np.empty(word_patches.most_gaps(elements, updates), np.uint8)
@@ -319,7 +321,7 @@ class Encoder:
                 return GAPS, gaps
         return BITMAP, bitmap.view(np.uint8)
 
-    def _compress(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
+    def _compress_block(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
         """The bytes of a block for the file, positions and values in one frame, and whether they are compressed."""
         if self._zstd is not None:
             frame = self._zstd.compressobj(size=content.size)
@@ -346,7 +348,7 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
     Raises:
         DamagedError: the bytes do not match a row; the content of `out` is then undefined.
     """
-    data, spans = _contents(rows, payload, base, take)
+    data, spans = _decompress_blocks(rows, payload, base, take)
     first = 0
     for form, alike in groupby(rows, lambda row: row.form % _COMPRESSION):
         stop = first + len(list(alike))
@@ -389,16 +391,16 @@ def fold(
     """
     words, form = base_words.view(f"u{base_words.size // total.size}"), table.forms[0]
     if form != SEVERAL_FORMS:
-        _fold(form, words, _spans(table, payload), payload, format, weights, total)
+        _apply_changes(form, words, _verified_spans(table, payload), payload, format, weights, total)
         return
     rows, first = table.rows(0), 0
-    data, spans = _contents(rows, payload, words, take)
+    data, spans = _decompress_blocks(rows, payload, words, take)
     for form, alike in groupby(row.form % _COMPRESSION for row in rows):
         stop = first + len(list(alike))
         place = slice(first * BLOCK, stop * BLOCK)
         if form:
             try:
-                _fold(form, words[place], spans[first:stop], data, format, weights, total[place])
+                _apply_changes(form, words[place], spans[first:stop], data, format, weights, total[place])
             except DamagedError as error:
                 raise DamagedError(str(error), first + error.index) from None
         first = stop
@@ -408,7 +410,7 @@ def _form_of(form: int) -> word_patches.Positions:
     return "gaps" if form % _PLANES == GAPS else "bitmaps"
 
 
-def _fold(
+def _apply_changes(
     form: int,
     words: Words,
     spans: word_patches.Spans,
@@ -425,7 +427,7 @@ def _fold(
         raise DamagedError("its positions lie outside of it, or are not as many as its values", index)
 
 
-def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
+def _verified_spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
     """Verify checksums of uncompressed blocks, and return where their positions and values are."""
     nbytes, updates = table.nbytes, table.numbers[:, :, 2].astype(np.int64)
     ends = np.cumsum(nbytes.reshape(-1)).reshape(nbytes.shape)
@@ -438,7 +440,9 @@ def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
     return np.ascontiguousarray(spans.reshape(-1, 4), np.uint64)
 
 
-def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, word_patches.Spans]:
+def _decompress_blocks(
+    rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take
+) -> tuple[Bytes, word_patches.Spans]:
     """Return the decompressed positions and values of all blocks, and where they are in this array."""
     begin, contents = 0, []
     for index, row in enumerate(rows):
@@ -446,7 +450,7 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
         if row.form and xxhash.xxh3_64_intdigest(block_bytes.data) != row.payload:
             raise DamagedError("the checksum differs", index)
         sizes = row.content(min(BLOCK, base.size - index * BLOCK), base.itemsize)
-        contents.append(_unpacked(block_bytes, sizes, index) if row.is_compressed else block_bytes)
+        contents.append(_decompress_frame(block_bytes, sizes, index) if row.is_compressed else block_bytes)
         begin += row.nbytes
     ends = list(accumulate(content.size for content in contents))
     spans = [
@@ -464,7 +468,7 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
     return data, np.array(spans, np.uint64)
 
 
-def _unpacked(data: Bytes, allowed_sizes: range, block_index: int) -> Bytes:
+def _decompress_frame(data: Bytes, allowed_sizes: range, block_index: int) -> Bytes:
     """Decompress a zstd frame, whose content must have one of the allowed sizes."""
     try:
         size = zstandard.frame_content_size(data.data)

@@ -30,28 +30,28 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
         for index, entry in enumerate(entries):
             header = entry.name, entry.dtype, entry.shape
             if entry.kind == "base":
-                writer.base_tensor(*header, _digest_of(_take_all(index, entry, spool.take_digests)))
+                writer.base_tensor(*header, _digest_of(_collect_slots(index, entry, spool.take_digests)))
             elif entry.kind == "whole":
-                writer.whole(*header, _take_all(index, entry, spool.take_bytes))
+                writer.whole(*header, _collect_slots(index, entry, spool.take_bytes))
             elif entry.kind == "encoded":
-                writer.changed(*header, _take_all(index, entry, spool.take))
+                writer.changed(*header, _collect_slots(index, entry, spool.take))
             else:
-                blocks = _take_all(index, entry, spool.take_bytes)
-                writer.changed(*header, _compare(reader, encoder, base.tensors[entry.name], blocks))
+                blocks = _collect_slots(index, entry, spool.take_bytes)
+                writer.changed(*header, _encode_changes(reader, encoder, base.tensors[entry.name], blocks))
         names = {entry.name for entry in entries if entry.kind != "whole"}
         for tensor in (tensor for name, tensor in base.tensors.items() if name not in names):
-            digest_text = _digest_of(map(digest, _blocks(reader, tensor)))
+            digest_text = _digest_of(map(digest, _read_blocks(reader, tensor)))
             writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, digest_text)
 
 
-def _take_all(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Item]]) -> Iterator[Item]:
+def _collect_slots(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Item]]) -> Iterator[Item]:
     for slot in range(entry.slots):
         yield from take(index, slot)
 
 
-def _compare(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[EncodedBlock]:
+def _encode_changes(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[EncodedBlock]:
     word = f"u{itemsize(base.dtype)}"
-    for old, block in zip(_blocks(reader, base), blocks, strict=True):
+    for old, block in zip(_read_blocks(reader, base), blocks, strict=True):
         yield encoder.encode(old.view(word), block.view(word))
 
 
@@ -62,7 +62,7 @@ def _digest_of(digests: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _blocks(reader: Reader, tensor: Tensor) -> Iterator[Bytes]:
+def _read_blocks(reader: Reader, tensor: Tensor) -> Iterator[Bytes]:
     for start in range(0, tensor.elements, BLOCK):
         stop = min(start + BLOCK, tensor.elements)
         reader.begin(start, stop)

@@ -34,7 +34,7 @@ _COMPRESSION: Compression = "zstd"
 """The compression of a merge written as a delta, which should be small because it is made to be sent."""
 
 
-class _Place(NamedTuple):
+class _SpoolPlace(NamedTuple):
     """Position of a merged tensor's part in the spool.
 
     Attributes:
@@ -59,7 +59,7 @@ class Patches(Sink):
         numbers = {entry.name: number for number, entry in enumerate(spool.slots.entries)}
         tensors = {entry.name: base.tensors[entry.name] for entry in spool.slots.entries if entry.kind == "encoded"}
         self._places = [
-            [_Place(numbers[part.name], part.begin, tensors.get(part.name)) for part in tensor.parts]
+            [_SpoolPlace(numbers[part.name], part.begin, tensors.get(part.name)) for part in tensor.parts]
             for tensor in plan.tensors
         ]
         self._files = Files(MappingProxyType(dict(base.files)))
@@ -145,13 +145,13 @@ def write(
                 writer.companion(name, content, theirs.get(name))
             writer.finish()
     # card and record are also written next to the delta's own files
-    card = model_card(plan, plan.points[0], record, _usage(plan, size, whole), recipe=f"{COMPANIONS}/ramerge.yaml")
+    card = model_card(plan, plan.points[0], record, _usage_text(plan, size, whole), recipe=f"{COMPANIONS}/ramerge.yaml")
     output.staging.write("README.md", card)
     output.staging.write("ramerge.json", record.to_json())
     return (record,)
 
 
-def _usage(plan: MergePlan, size: int, whole: int) -> str:
+def _usage_text(plan: MergePlan, size: int, whole: int) -> str:
     base = plan.inputs.base
     place = f"{name_of(base)}, each by its folder or hub id" if base.adapters else "the folder or hub id of the base"
     delta, model = (f"{each / 1e6:,.1f} MB" for each in (size, whole))

@@ -63,7 +63,7 @@ class Update:
             product[rows] = block @ right
         return product
 
-    def transposed_times(self, right: Matrix) -> Matrix:
+    def multiply_transposed(self, right: Matrix) -> Matrix:
         """Return the product of the transposed update with a matrix of m rows."""
         product = np.zeros((self.shape[1], right.shape[1]))
         for rows, block in self.blocks():
@@ -144,7 +144,7 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
         return None
     count = len(sizes)
     energy = float(np.square(sizes).sum())
-    factors = _cut(outer[0] @ u[:, :count], sizes, v[:count] @ inner[0].T, energy, settings)
+    factors = _cut_factors(outer[0] @ u[:, :count], sizes, v[:count] @ inner[0].T, energy, settings)
     if factors is None:
         return None
     # in factored form, because the product itself has as many elements as the matrix
@@ -171,7 +171,7 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
         return _NOT_FINITE
     if settings.rank is None and settings.energy is None:
         settings = AsAdapter(energy=ENERGY)
-    factors = _cut(*_leading(update, name, energy, settings), energy, settings)
+    factors = _cut_factors(*_leading_directions(update, name, energy, settings), energy, settings)
     if factors is None:
         return None
     left, right = (each.astype(np.float64) for each in factors)
@@ -179,28 +179,28 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
     return Factors(*factors, loss, energy)
 
 
-def _leading(update: Update, name: str, energy: float, settings: AsAdapter) -> tuple[Matrix, Matrix, Matrix]:
+def _leading_directions(update: Update, name: str, energy: float, settings: AsAdapter) -> tuple[Matrix, Matrix, Matrix]:
     """Return left singular vectors, singular values and right singular vectors: all, or as many as needed."""
     side = min(update.shape)
     columns = settings.rank + OVERSAMPLING if settings.rank is not None else _FIRST_COLUMNS
     while side > SMALL and 4 * columns <= side:
-        sketch = _sketched(update, name, columns)
+        sketch = _sketch_svd(update, name, columns)
         if settings.energy is None or np.square(sketch[1]).sum() >= settings.energy * energy:
             return sketch
         columns *= 2
-    return _exact(update, settings.rank)
+    return _exact_svd(update, settings.rank)
 
 
-def _sketched(update: Update, name: str, columns: int) -> tuple[Matrix, Matrix, Matrix]:
+def _sketch_svd(update: Update, name: str, columns: int) -> tuple[Matrix, Matrix, Matrix]:
     draws = np.random.default_rng(xxhash.xxh3_64_intdigest(name.encode()))
     basis = np.linalg.qr(update.times(draws.standard_normal((update.shape[1], columns))))[0]
     for _ in range(_POWER_ITERATIONS):
-        basis = np.linalg.qr(update.times(np.linalg.qr(update.transposed_times(basis))[0]))[0]
-    v, sizes, u = np.linalg.svd(update.transposed_times(basis), full_matrices=False)
+        basis = np.linalg.qr(update.times(np.linalg.qr(update.multiply_transposed(basis))[0]))[0]
+    v, sizes, u = np.linalg.svd(update.multiply_transposed(basis), full_matrices=False)
     return basis @ u.T, sizes, v.T
 
 
-def _exact(update: Update, rank: int | None) -> tuple[Matrix, Matrix, Matrix]:
+def _exact_svd(update: Update, rank: int | None) -> tuple[Matrix, Matrix, Matrix]:
     values, vectors = np.linalg.eigh(update.gram())
     sizes = np.sqrt(np.maximum(values[::-1], 0))
     count = int(np.count_nonzero(sizes > _NOISE * sizes[0]))
@@ -208,10 +208,10 @@ def _exact(update: Update, rank: int | None) -> tuple[Matrix, Matrix, Matrix]:
     sizes, vectors = sizes[:count], np.ascontiguousarray(vectors[:, ::-1][:, :count])
     if update.shape[1] <= update.shape[0]:
         return update.times(vectors) / sizes, sizes, vectors.T
-    return vectors, sizes, update.transposed_times(vectors).T / sizes[:, None]
+    return vectors, sizes, update.multiply_transposed(vectors).T / sizes[:, None]
 
 
-def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter) -> tuple[Thin, Thin] | None:
+def _cut_factors(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter) -> tuple[Thin, Thin] | None:
     """Return the leading directions of an update as two factors; each factor has the root of the singular values."""
     count = int(np.count_nonzero(sizes > _NOISE * sizes[0]))
     if settings.rank is not None:

@@ -58,12 +58,12 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         if entry.kind != "whole" and (below := base.tensors.get(name)) is not None
         if below.dtype != entry.dtype and below.shape == entry.shape
     ]
-    tensors, problems = [], list(_contradictions(folder, index, base, retyped))
+    tensors, problems = [], list(_contradiction_texts(folder, index, base, retyped))
     for name, entry in index.tensors.items():
         if name in retyped:
             continue
         try:
-            tensors.append(_tensor(name, entry, tensors_of_files, base, index.metadata.base))
+            tensors.append(_agent_tensor(name, entry, tensors_of_files, base, index.metadata.base))
         except ValueError as error:
             problems.append(f"{folder}: tensor {quoted(name)}: {error}")
     if problems:
@@ -163,7 +163,7 @@ def _tensors_of_files(folder: Location, names: list[str], index: Index) -> dict[
     return result
 
 
-def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: Sequence[str]) -> Iterator[str]:
+def _contradiction_texts(folder: Location, index: Index, base: Checkpoint, retyped: Sequence[str]) -> Iterator[str]:
     """Yield contradictions between base and delta: only one for all tensors in another dtype."""
     for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
         yield f"{folder}: has no entry for tensor {quoted(name)} of the base {base.directory}; is that another model?"
@@ -181,10 +181,12 @@ def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: S
         )
 
 
-def _tensor(name: str, entry: DeltaTensor, tensors: Mapping[str, Tensor], base: Checkpoint, digest: str) -> Tensor:
+def _agent_tensor(
+    name: str, entry: DeltaTensor, tensors: Mapping[str, Tensor], base: Checkpoint, digest: str
+) -> Tensor:
     """Return a tensor of the agent, from its delta and the base."""
     if entry.kind == "whole":
-        whole = _extent(tensors, WHOLE + name, entry.dtype, entry.shape)
+        whole = _stored_extent(tensors, WHOLE + name, entry.dtype, entry.shape)
         return Tensor(name, entry.dtype, entry.shape, whole)
     below = base.tensors.get(name)
     if below is None:
@@ -194,17 +196,17 @@ def _tensor(name: str, entry: DeltaTensor, tensors: Mapping[str, Tensor], base: 
             f"has shape {list(entry.shape)}, but {list(below.shape)} in the base {base.directory}; is that another "
             "model?"
         )
-    table = _extent(tensors, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
+    table = _stored_extent(tensors, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
     data = None
     if entry.kind == "changed":
         data_tensor = tensors.get(DATA + name)
-        data = _extent(
+        data = _stored_extent(
             tensors, DATA + name, "U8", data_tensor.shape if data_tensor and len(data_tensor.shape) == 1 else (1,)
         )
     return Tensor(name, entry.dtype, entry.shape, Patched(below, table, data, digest))
 
 
-def _extent(tensors: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> Stored:
+def _stored_extent(tensors: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> Stored:
     tensor = tensors.get(name)
     if tensor is None or not isinstance(tensor.origin, Stored):
         raise ValueError(f"the files of the delta lack {quoted(name)}")

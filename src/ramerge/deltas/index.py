@@ -136,7 +136,7 @@ def read_index(path: Location) -> Index:
         index = to_model(values, Index)
     except ValueError as error:
         raise CheckpointError(f"{path}: is not the index of a delta: {error}; get the delta again") from error
-    if problems := _problems(index):
+    if problems := _index_problems(index):
         raise CheckpointError(f"{path}: {text}" for text in problems)
     if index.metadata.index != digest_of_delta_index(values):
         raise CheckpointError(f"{path}: is damaged: its digest is wrong; get the delta again")
@@ -160,10 +160,10 @@ def size_of(folder: Location) -> int:
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
 
 
-def _problems(index: Index) -> list[str]:
+def _index_problems(index: Index) -> list[str]:
     problems = []
     for name, tensor in index.tensors.items():
-        elements = _elements(tensor.shape)
+        elements = _element_count(tensor.shape)
         if tensor.dtype not in BITS or BITS[tensor.dtype] % 8:
             problems.append(f"tensor {quoted(name)} has dtype {quoted(tensor.dtype)}, which deltas do not have")
         elif any(extent < 0 for extent in tensor.shape) or elements >= 1 << 60:
@@ -195,7 +195,7 @@ def _problems(index: Index) -> list[str]:
     return problems[:_MOST_PROBLEMS]
 
 
-def _elements(shape: Iterable[int]) -> int:
+def _element_count(shape: Iterable[int]) -> int:
     """Return the product, or a number above all possible products."""
     product = 1
     for extent in shape:

@@ -137,7 +137,7 @@ def write_delta(
     listen: Listener = silence,
 ) -> Index:
     """Compare base and agent, and write the files of the delta."""
-    compare_pass = ComparePass.of(work, spool)
+    compare_pass = ComparePass.from_work(work, spool)
     total = sum(block.nbytes for run in compare_pass.runs() for block in run)
     journal = output.journal.open_pass(compare_pass.runs(), _BlockCodec())
     nbytes = sum(block.nbytes for block in journal.earlier())
@@ -166,7 +166,7 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
     batches: Sequence[Sequence[DeltaBlock]]
 
     @staticmethod
-    def of(work: DeltaWork, spool: Spool) -> ComparePass:
+    def from_work(work: DeltaWork, spool: Spool) -> ComparePass:
         """Return the pass that compares base and agent of a plan, and fills this spool."""
         blocks = [
             DeltaBlock(index, slot, len(pair.tensors) * itemsize(entry.dtype) * entry.elements_in(slot))
@@ -217,9 +217,9 @@ class _DeltaWorker:
         self._reader, self._pairs, self._spool, self._encoder = reader, pairs, spool, encoder
 
     def expect(self, blocks: Sequence[DeltaBlock]) -> None:
-        self._reader.expect(Span(self._pairs[block.pair].tensors, *self._bounds(block)) for block in blocks)
+        self._reader.expect(Span(self._pairs[block.pair].tensors, *self._element_bounds(block)) for block in blocks)
 
-    def _bounds(self, block: DeltaBlock) -> tuple[int, int]:
+    def _element_bounds(self, block: DeltaBlock) -> tuple[int, int]:
         entry = self._spool.slots.entries[block.pair]
         start = block.slot * entry.span
         return start, start + entry.elements_in(block.slot)
@@ -227,7 +227,7 @@ class _DeltaWorker:
     def compare(self, block: DeltaBlock) -> None:
         """Spool a block's changes, or its contents if it has no counterpart."""
         tensors, entry = self._pairs[block.pair].tensors, self._spool.slots.entries[block.pair]
-        start, stop = self._bounds(block)
+        start, stop = self._element_bounds(block)
         width = itemsize(entry.dtype)
         self._reader.begin(start, stop)
         blocks = [data[: (stop - start) * width] for data in self._reader.blocks(tensors)]

@@ -58,11 +58,11 @@ class Patched(Origin):
 
     @property
     def encoding(self) -> str:
-        return self._root.encoding
+        return self._root_tensor.encoding
 
     @property
     def likeness(self) -> Hashable:
-        return "delta", any(link.data is not None for link in _links(self)), self._root.likeness
+        return "delta", any(link.data is not None for link in _chain_links(self)), self._root_tensor.likeness
 
     @property
     def below(self) -> Tensor:
@@ -73,16 +73,16 @@ class Patched(Origin):
         return BLOCK
 
     @property
-    def _root(self) -> Tensor:
+    def _root_tensor(self) -> Tensor:
         """The tensor below all changes; found by a loop, because chains may exceed Python's recursion limit."""
-        *_, link = _links(self)
+        *_, link = _chain_links(self)
         return link.base
 
     def usual_dtype(self, tensor: Tensor) -> str:
-        return self._root.usual_dtype
+        return self._root_tensor.usual_dtype
 
     def leaves(self) -> Iterator[Stored]:
-        for link in _links(self):
+        for link in _chain_links(self):
             yield from link.own_leaves()
         yield from link.base.origin.leaves()
 
@@ -92,17 +92,17 @@ class Patched(Origin):
         yield self.table
 
     def is_change_of(self, other: Tensor) -> bool:
-        return any(link.base is other for link in _links(self))
+        return any(link.base is other for link in _chain_links(self))
 
     def changes_of(self, other: Tensor) -> Iterator[Stored]:
-        for link in _links_over(self, other):
+        for link in _links_above(self, other):
             yield from link.own_leaves()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
         """Yield where the elements lie in files; assumes blocks of equal size, because the table has not been read."""
         first, last = start // BLOCK, blocks_of(stop)
         begin, end = first // _WINDOW * _WINDOW, min(-(-last // _WINDOW) * _WINDOW, blocks_of(tensor.elements))
-        for link in _links(self):
+        for link in _chain_links(self):
             yield Stored(link.table.path, link.table.offset + begin * _ROW, (end - begin) * _ROW)
             if link.data is not None:
                 count, size = blocks_of(tensor.elements), link.data.nbytes
@@ -114,11 +114,13 @@ class Patched(Origin):
         """Return the scratch memory of a read. Reads of whole `BLOCK`s begin at block boundaries."""
         is_whole = elements % BLOCK == 0 or elements == tensor.elements
         elements_of_blocks = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
-        most = max(link.scratch_of_link(tensor, elements_of_blocks) for link in _links(self))
-        return room(elements_of_blocks * itemsize(tensor.dtype)) + max(most, self._root.scratch(elements_of_blocks))
+        most = max(link.scratch_of_link(tensor, elements_of_blocks) for link in _chain_links(self))
+        return room(elements_of_blocks * itemsize(tensor.dtype)) + max(
+            most, self._root_tensor.scratch(elements_of_blocks)
+        )
 
     def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
-        links = _links_over(self, other)
+        links = _links_above(self, other)
         old = room(elements * itemsize(tensor.dtype)) if len(links) > 1 else 0
         together = room(_TOGETHER + most_nbytes(elements, itemsize(tensor.dtype)))
         return together + old + max(link.scratch_of_link(tensor, elements) for link in links)
@@ -150,7 +152,7 @@ class Patched(Origin):
     def apply(self, reader: Reader, tensor: Tensor, low: int, high: int, base: Bytes, out: Bytes) -> Bytes:
         """Fill `out` with whole blocks of the agent, given the base's blocks."""
         width, first = itemsize(tensor.dtype), low // BLOCK
-        rows = _table(reader, tensor, [self], first, blocks_of(high)).rows(0)
+        rows = _read_table(reader, tensor, [self], first, blocks_of(high)).rows(0)
         for number, row in enumerate(rows, first):
             self.check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
         if any(row.updates for row in rows):
@@ -183,9 +185,9 @@ class Patched(Origin):
         for tensor, weight in chain:
             link = tensor.origin
             assert isinstance(link, Patched)
-            steps.append((_links_over(link, other), weight))
+            steps.append((_links_above(link, other), weight))
             other = tensor
-        links = _Links(reader, chain[0][0], start, stop, words, total)
+        links = _LinkApplier(reader, chain[0][0], start, stop, words, total)
         for is_single, together in groupby(steps, lambda step: len(step[0]) == 1):
             if is_single:
                 links.add([(link, weight) for (link,), weight in together])
@@ -227,7 +229,7 @@ class Patched(Origin):
         )
 
 
-class _Links:
+class _LinkApplier:
     """Adds the changes of a chain's links to a block, many at once, because a call costs as much as a link of few
     changes.
     """
@@ -242,7 +244,7 @@ class _Links:
     def add(self, links: Sequence[tuple[Patched, float]]) -> None:
         """Add the weighted changes of consecutive links."""
         chain = [link for link, _ in links]
-        table = _table(self._reader, self._tensor, chain, self._first, blocks_of(self._stop))
+        table = _read_table(self._reader, self._tensor, chain, self._first, blocks_of(self._stop))
         *before, last = range(len(links))
         for places in (before, [last]):
             if places:
@@ -250,10 +252,10 @@ class _Links:
                 for index, row in enumerate(table.rows(places[0])):
                     block = self._words[index * size :][:size]
                     link.check_base(self._reader, self._tensor, self._first + index, row, block)
-                for together in _that_fit(table, places):
-                    self._add(links, table, together)
+                for together in _group_links(table, places):
+                    self._add_links(links, table, together)
 
-    def _add(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
+    def _add_links(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
         """Add the changes of some links at once."""
         part = table.deltas(places)
         starts, sizes, position = part.numbers[:, :, 0].tolist(), part.nbytes.tolist(), 0
@@ -281,7 +283,7 @@ class _Links:
             add_changes(self._tensor.dtype, [old, self._words], [weight], self._total)
 
 
-def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
+def _group_links(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
     """Yield places of links with changes, in groups for one call each: of one form, and few bytes."""
     forms, sizes = table.forms, table.nbytes.sum(axis=1).tolist()
     together, nbytes = list[int](), 0
@@ -301,7 +303,7 @@ def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
         yield together
 
 
-def _table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
+def _read_table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
     """Return the rows of links for the blocks from `first` up to `last`.
 
     Rows are read and checked for many blocks at a time, and cached until other blocks are requested.
@@ -331,7 +333,7 @@ def _checked_table(reader: Reader, tensor: Tensor, links: Sequence[Patched], fir
         raise links[place].damage(tensor, first + block, error) from error
 
 
-def _links(origin: Patched) -> Iterator[Patched]:
+def _chain_links(origin: Patched) -> Iterator[Patched]:
     """Yield a delta, and the deltas below it in the chain, last first."""
     below: Origin = origin
     while isinstance(below, Patched):
@@ -339,16 +341,16 @@ def _links(origin: Patched) -> Iterator[Patched]:
         below = below.base.origin
 
 
-def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
+def _links_above(origin: Patched, other: Tensor) -> list[Patched]:
     """Return the deltas above another tensor of the chain, last first."""
     links = []
-    for link in _links(origin):
+    for link in _chain_links(origin):
         links.append(link)
         if link.base is other:
             break
     return links
 
 
-def moved_of(table: Bytes) -> int:
+def changed_element_count(table: Bytes) -> int:
     """Return the number of elements that a delta changes, from the bytes of a tensor's table."""
     return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, BlockRow._fields.index("updates")].sum())

@@ -24,7 +24,7 @@ from ramerge.core.tensors.reader import Span, Wanted, threads_for
 from ramerge.deltas.codec import TOGETHER, arena_bytes, blocks_of, digest, tensor_digest
 from ramerge.deltas.format import stored_header
 from ramerge.deltas.index import Index, read_index
-from ramerge.deltas.patched import Patched, moved_of
+from ramerge.deltas.patched import Patched, changed_element_count
 from ramerge.deltas.write import digest_of_file
 from ramerge.sdk.outputs import Shard, Writer, lay_out
 from ramerge.sdk.progress import Listener, silence
@@ -39,7 +39,7 @@ _RUN = 64
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _ShardBlocks:
     tensor: Tensor
     start: int
     stop: int
@@ -58,10 +58,10 @@ def write_agent(
     if agent.delta is None:
         raise CheckpointError(f"{agent.directory}: is no delta")
     index = read_index(agent.delta / DELTA_INDEX)
-    shards = _shards(agent, agent.delta, index)
+    shards = _agent_shards(agent, agent.delta, index)
     _copy_companions(agent, index, staging, advice)  # before the weights, as these may take hours
     memory = max(map(arena_bytes, agent.tensors.values()), default=0)
-    blocks = _blocks(agent, shards)
+    blocks = _shard_blocks(agent, shards)
     size = _RUN if any(map(is_far, agent.files)) else 1
     runs = iter(lambda: list(islice(blocks, size)), [])
     with Files(agent.files) as files:
@@ -108,7 +108,7 @@ def _check_updates(agent: Checkpoint, index: Index, files: Files) -> None:
     tables = {name: np.empty(origin.table.nbytes, np.uint8) for name, origin in patched.items()}
     files.fill_all([Wanted(patched[name].table.path, patched[name].table.offset, tables[name]) for name in patched])
     for name, table in tables.items():
-        if (updates := moved_of(table)) != index.tensors[name].moved:
+        if (updates := changed_element_count(table)) != index.tensors[name].moved:
             raise CheckpointError(
                 f"{agent.directory}: tensor {quoted(name)} has {updates:,} changed elements, but the delta's index "
                 f"says {index.tensors[name].moved:,}; the delta is damaged: get it again"
@@ -119,21 +119,21 @@ class _RebuildWorker:
     def __init__(self, reader: Reader, writer: Writer) -> None:
         self._reader, self._writer = reader, writer
 
-    def run(self, run: Sequence[_Blocks]) -> list[bytes]:
+    def run(self, run: Sequence[_ShardBlocks]) -> list[bytes]:
         """Write blocks of the agent, one after another; return the digest of each."""
-        self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
+        self._reader.expect(Span(_tensors_to_read(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
         digests = []
         for blocks in run:
             self._reader.begin(blocks.start, blocks.stop)
             width = itemsize(blocks.tensor.dtype)
-            *_, out = self._reader.blocks(_read_for(blocks.tensor))
+            *_, out = self._reader.blocks(_tensors_to_read(blocks.tensor))
             out = out[: (blocks.stop - blocks.start) * width]
             self._writer.write(blocks.shard, blocks.offset, out)
             digests += [digest(out[begin : begin + BLOCK * width]) for begin in range(0, out.size, BLOCK * width)]
         return digests
 
 
-def _read_for(tensor: Tensor) -> list[Tensor]:
+def _tensors_to_read(tensor: Tensor) -> list[Tensor]:
     """Return the tensors to read for a tensor of the agent: the tensor below all changes, then the tensor itself."""
     below = tensor
     while isinstance(below.origin, Patched):
@@ -141,7 +141,7 @@ def _read_for(tensor: Tensor) -> list[Tensor]:
     return [below, tensor] if below is not tensor else [tensor]
 
 
-def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
+def _agent_shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
     """Return the agent's files, with their original headers."""
     shards = []
     for file, names in (index.shards or {ONE_FILE: list(agent.tensors)}).items():
@@ -168,13 +168,13 @@ def _index_of(shards: list[Shard]) -> str:
     )
 
 
-def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:
+def _shard_blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_ShardBlocks]:
     for shard in shards:
         for name, offset in shard.offsets.items():
             tensor = agent.tensors[name]
             for start in range(0, tensor.elements, TOGETHER * BLOCK):
                 stop = min(start + TOGETHER * BLOCK, tensor.elements)
-                yield _Blocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
+                yield _ShardBlocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
 
 
 def _copy_companions(agent: Checkpoint, index: Index, staging: StagingDir, advice: str) -> None:

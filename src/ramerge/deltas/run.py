@@ -86,26 +86,28 @@ def delta(
     if compression not in COMPRESSIONS:
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
     limits = read_limits(options.threads, options.max_memory)
-    models = _open(base, os.fspath(agent), allow, options)
+    models = _open_models(base, os.fspath(agent), allow, options)
     opened_base, agent_checkpoint = models.opened
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     # how much disk it takes is only known when it is made
     _refuse_problems(place, [*models.folders, *models.files], 0, overwrite=options.overwrite)
     work = plan_delta(opened_base, agent_checkpoint, compression)
-    workers = _workers(limits, (*opened_base.files, *agent_checkpoint.files), work.memory_of)
+    workers = _thread_count(limits, (*opened_base.files, *agent_checkpoint.files), work.memory_of)
     with (
         chosen_executor(options.ray, workers, work.memory_of) as carrier,
         open_output(work.spec(place, overwrite=options.overwrite), fresh=options.fresh) as output,
         closing(spool_of(work.slots, output.spool_folder, output.journal.before_sync)) as spool,
     ):
         index = write_delta(work, output, carrier, spool, listen=on_progress or silence)
-        delta_record = _record(str(base), str(agent), index, agent_checkpoint, size_of(output.staging.folder), start)
+        delta_record = _make_record(
+            str(base), str(agent), index, agent_checkpoint, size_of(output.staging.folder), start
+        )
         record = replace(
             delta_record,
             warnings=(
                 *opened_base.warnings,
                 *agent_checkpoint.warnings,
-                *_doubts(opened_base, agent_checkpoint, delta_record),
+                *_doubt_warnings(opened_base, agent_checkpoint, delta_record),
             ),
         )
         output.staging.write("README.md", card(record, models.base))
@@ -150,25 +152,25 @@ def apply(
     names = [os.fspath(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
     if not names:
         raise RecipeError("no delta: give at least one")
-    models = _open(base, {"delta": names}, allow, options)
+    models = _open_models(base, {"delta": names}, allow, options)
     agent, checkpoint = models.agents[_MODEL], models.opened_agents[_MODEL]
     size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     _refuse_problems(place, [*models.folders, *checkpoint.files], size, overwrite=options.overwrite)
-    workers = _workers(limits, checkpoint.files, partial(memory_of, checkpoint))
+    workers = _thread_count(limits, checkpoint.files, partial(memory_of, checkpoint))
     with build_output(place, overwrite=options.overwrite) as folder:
         index = write_agent(
             checkpoint,
             folder,
             workers=workers,
             listen=on_progress or silence,
-            advice=_weights_alone(models, place),
+            advice=_weights_only_command(models, place),
         )
     delta_bytes = sum(map(size_of, agent.folders))
-    return _record(str(base), str(place), index, checkpoint, delta_bytes, start)
+    return _make_record(str(base), str(place), index, checkpoint, delta_bytes, start)
 
 
-def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, options: Options) -> OpenedInputs:
+def _open_models(base: str | Path, agent: object, allow: Mapping[str, object] | None, options: Options) -> OpenedInputs:
     """Open the models of a recipe with one agent."""
     values = {"method": "passthrough", "base": os.fspath(base), "agents": {_MODEL: agent}, "allow": allow}
     recipe = check(open_recipe({key: value for key, value in values.items() if value is not None}, options))
@@ -181,7 +183,7 @@ def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, o
     return open_models(recipe)
 
 
-def _weights_alone(models: OpenedInputs, out: OutputTarget) -> str:
+def _weights_only_command(models: OpenedInputs, out: OutputTarget) -> str:
     """Return a command that writes the same weights next to the base's own other files; empty if no merge can."""
     base, agent = models.base, models.agents[_MODEL]
     kinds = [{name: (one.dtype, one.shape) for name, one in each.tensors.items()} for each in models.opened]
@@ -199,7 +201,7 @@ def _refuse_problems(out: OutputTarget, inputs: Sequence[Location], size: int, *
         raise PlanError(problems)
 
 
-def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Callable[[int], int]) -> int:
+def _thread_count(limits: ResourceLimits, files: Iterable[Location], memory_of: Callable[[int], int]) -> int:
     """Return the requested number of threads, or fewer if memory is limited."""
     workers = limits.threads or threads_for(files)
     if limits.memory is None:
@@ -209,7 +211,7 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
     return max(count for count in range(1, workers + 1) if memory_of(count) <= limits.memory)
 
 
-def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterator[str]:
+def _doubt_warnings(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterator[str]:
     """Yield warnings about a delta that is probably for another base, or saves nothing."""
     kinds = [model.config.get("model_type") for model in (base, agent)]
     same = kinds[0] == kinds[1]
@@ -220,7 +222,7 @@ def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterato
             "model that the agent was trained from with --base"
         )
         return
-    retyped = list(_retyped(base, agent))
+    retyped = list(_retyped_warnings(base, agent))
     yield from retyped
     if not retyped and record.moved and record.delta_bytes >= record.agent_bytes:
         yield (
@@ -230,7 +232,7 @@ def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterato
         )
 
 
-def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
+def _retyped_warnings(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
     """Warn of tensors that are stored whole because their dtype differs from the base's."""
     pairs = [(base.tensors[name], tensor) for name, tensor in agent.tensors.items() if name in base.tensors]
     others = [(old, new) for old, new in pairs if old.dtype != new.dtype and old.is_float and new.is_float]
@@ -252,7 +254,9 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
     yield text
 
 
-def _record(base: str, agent: str, index: Index, checkpoint: Checkpoint, delta_bytes: int, start: float) -> DeltaRecord:
+def _make_record(
+    base: str, agent: str, index: Index, checkpoint: Checkpoint, delta_bytes: int, start: float
+) -> DeltaRecord:
     kinds = [tensor.kind for tensor in index.tensors.values()]
     return DeltaRecord(
         base=without_secrets(base),

@@ -102,17 +102,17 @@ class SpoolSlots:
     entries: Sequence[SpooledTensor]
 
     @cached_property
-    def _starts(self) -> Sequence[int]:
+    def _slot_starts(self) -> Sequence[int]:
         sizes = (-(-entry.slots * entry.slot_bytes // _PAGE) * _PAGE for entry in self.entries)
         return list(accumulate(sizes, initial=0))
 
     @property
     def file(self) -> Shard:
-        return Shard(_NAME, b"", {}, self._starts[-1])
+        return Shard(_NAME, b"", {}, self._slot_starts[-1])
 
     def place(self, entry: int, slot: int) -> int:
         """Return the byte of the spool where a slot begins."""
-        return self._starts[entry] + slot * self.entries[entry].slot_bytes
+        return self._slot_starts[entry] + slot * self.entries[entry].slot_bytes
 
 
 class Spool:
@@ -125,7 +125,7 @@ class Spool:
     def put(self, entry: int, slot: int, blocks: Sequence[EncodedBlock]) -> None:
         """Fill a slot of the spool with encoded blocks."""
         heads = b"".join(_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks)
-        self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
+        self._write_slot(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
 
     def put_bytes(self, entry: int, begin: int, data: Bytes) -> None:
         """Write bytes of a `merged` or `whole` tensor into the spool, from its byte `begin` on."""
@@ -135,9 +135,9 @@ class Spool:
         """Fill a slot of the spool with `data`, digests of blocks that only the base has."""
         size = BLOCK * itemsize(self.slots.entries[entry].dtype)
         digests = b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size))
-        self._write(entry, slot, _checksum(digests) + digests)
+        self._write_slot(entry, slot, _checksum(digests) + digests)
 
-    def _write(self, entry: int, slot: int, data: bytes) -> None:
+    def _write_slot(self, entry: int, slot: int, data: bytes) -> None:
         self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
 
     def take(self, entry: int, slot: int) -> Iterator[EncodedBlock]:
@@ -145,8 +145,8 @@ class Spool:
         spooled_tensor, begin = self.slots.entries[entry], self.slots.place(entry, slot)
         count = blocks_of(spooled_tensor.elements_in(slot))
         heads = list(_HEAD.iter_unpack(self._verified_bytes(begin, count * _HEAD.size)))
-        rows = [BlockRow.of(np.array(numbers, np.uint64)) for *numbers, _ in heads]
-        payloads = self._read(begin + _CHECKSUM + count * _HEAD.size, sum(row.nbytes for row in rows))
+        rows = [BlockRow.from_numbers(np.array(numbers, np.uint64)) for *numbers, _ in heads]
+        payloads = self._read_bytes(begin + _CHECKSUM + count * _HEAD.size, sum(row.nbytes for row in rows))
         for row, (*_, result), end in zip(rows, heads, accumulate(row.nbytes for row in rows), strict=True):
             payload = payloads[end - row.nbytes : end]
             if xxhash.xxh3_64_intdigest(payload) != row.payload:
@@ -157,14 +157,16 @@ class Spool:
         """Yield the bytes of a slot's blocks, for a `merged` or `whole` tensor."""
         spooled_tensor = self.slots.entries[entry]
         width = itemsize(spooled_tensor.dtype)
-        data = self._read(self.slots.place(entry, slot), spooled_tensor.elements_in(slot) * width)
+        data = self._read_bytes(self.slots.place(entry, slot), spooled_tensor.elements_in(slot) * width)
         data_of_slot = np.frombuffer(data, np.uint8)
         yield from (data_of_slot[begin : begin + BLOCK * width] for begin in range(0, data_of_slot.size, BLOCK * width))
 
     def read_bytes(self, entry: int, start: int, stop: int) -> Bytes:
         """Return elements `start:stop` of a `merged` or `whole` tensor in the spool."""
         width = itemsize(self.slots.entries[entry].dtype)
-        return np.frombuffer(self._read(self.slots.place(entry, 0) + start * width, (stop - start) * width), np.uint8)
+        return np.frombuffer(
+            self._read_bytes(self.slots.place(entry, 0) + start * width, (stop - start) * width), np.uint8
+        )
 
     def take_digests(self, entry: int, slot: int) -> Iterator[bytes]:
         """Yield the digests of a slot's blocks, for a tensor that only the base has."""
@@ -174,12 +176,12 @@ class Spool:
 
     def _verified_bytes(self, begin: int, size: int) -> memoryview:
         """Read bytes of the spool, and verify the checksum in front of them."""
-        data = self._read(begin, _CHECKSUM + size)
+        data = self._read_bytes(begin, _CHECKSUM + size)
         if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
             raise _damage_error()
         return data[_CHECKSUM:]
 
-    def _read(self, begin: int, size: int) -> memoryview:
+    def _read_bytes(self, begin: int, size: int) -> memoryview:
         out = np.empty(size, np.uint8)
         self._file.read(_NAME, begin, out)
         return out.data

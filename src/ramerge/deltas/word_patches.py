@@ -150,12 +150,12 @@ def compare(base: Words, other: Words, bitmap: Bitmap, values: Words) -> int:
     Fills `bitmap`, of `bitmap_words(base.size)` words, and `values`, as long as `base` and of its type, with base ^
     other for the words that differ, in order. Returns the number of words that differ.
     """
-    return int(_comparing(base.itemsize)(base, other, bitmap, values))
+    return int(_compare_kernel(base.itemsize)(base, other, bitmap, values))
 
 
 def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
     """Write the positions of a bitmap as gaps, at most `most_gaps` values; return the number of values written."""
-    return int(_writing_gaps()(bitmap, gaps))
+    return int(_gaps_kernel()(bitmap, gaps))
 
 
 def patch(positions: Positions, base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
@@ -178,7 +178,7 @@ def patch(positions: Positions, base: Words, spans: Spans, block: int, data: Byt
         The number of blocks before the first whose positions or values do not fit; from that block on, the content of
         `out` is undefined.
     """
-    kernel = _patching(positions, base.itemsize, planes)
+    kernel = _patch_kernel(positions, base.itemsize, planes)
     return int(kernel(base, spans.reshape(-1), block, data, out))
 
 
@@ -209,7 +209,7 @@ def fold(
     Returns:
         As `patch`.
     """
-    kernel = _folding(positions, format, planes)
+    kernel = _fold_kernel(positions, format, planes)
     return int(kernel(words, spans.reshape(-1), block, data, np.array(weights, total.dtype), total))
 
 
@@ -249,17 +249,17 @@ def _largest_in_planes(planes: int, width: int) -> int:
 
 
 @cache
-def _comparing(width: int) -> Any:
-    return _kernel("compare", _COMPARE, width, "wwbw")
+def _compare_kernel(width: int) -> Any:
+    return _compile_kernel("compare", _COMPARE, width, "wwbw")
 
 
 @cache
-def _writing_gaps() -> Any:
-    return _kernel("to_gaps", _TO_GAPS, 1, "bp")
+def _gaps_kernel() -> Any:
+    return _compile_kernel("to_gaps", _TO_GAPS, 1, "bp")
 
 
 @cache
-def _patching(positions: Positions, width: int, planes: int) -> Any:
+def _patch_kernel(positions: Positions, width: int, planes: int) -> Any:
     parts = {
         "arguments": "base, spans, block, data, out",
         "which": ["first, stop = row * block, min((row + one) * block, size)"],
@@ -268,12 +268,12 @@ def _patching(positions: Positions, width: int, planes: int) -> Any:
         "copy_rest": _copy_lines("start", "stop - start"),
         "change": ["out[place] ^= value"],
     }
-    types = _types(width, "wbnpw")
-    return _patch_kernel(f"patch_{positions}_{planes}_{8 * width}", positions, width, planes, types, parts)
+    types = _argument_types(width, "wbnpw")
+    return _positions_kernel(f"patch_{positions}_{planes}_{8 * width}", positions, width, planes, types, parts)
 
 
 @cache
-def _folding(positions: Positions, format: str, planes: int) -> Any:
+def _fold_kernel(positions: Positions, format: str, planes: int) -> Any:
     form = ELEMENTS[format]
     lane, word = form.lanes[0], f"np.uint{8 * form.itemsize}"
     parts = {
@@ -291,12 +291,12 @@ def _folding(positions: Positions, format: str, planes: int) -> Any:
             f"total[place] += weight * ({lane}(new) - {lane}(old))",
         ],
     }
-    types = (*_types(form.itemsize, "wbnp"), f"{form.real_code}[]", f"{form.real_code}[]")
+    types = (*_argument_types(form.itemsize, "wbnp"), f"{form.real_code}[]", f"{form.real_code}[]")
     name = f"fold_{positions}_{planes}_{format.lower()}"
-    return _patch_kernel(name, positions, form.itemsize, planes, types, parts)
+    return _positions_kernel(name, positions, form.itemsize, planes, types, parts)
 
 
-def _patch_kernel(
+def _positions_kernel(
     name: str,
     positions: Positions,
     width: int,
@@ -337,17 +337,17 @@ def _split_kernel(width: int, planes: int) -> Any:
     plane_lines = [f"values[np.uint64({k}) * size + i] = value >> {8 * k}" for k in range(planes)]
     numbers = {"planes": planes, "most": _largest_in_planes(planes, width), "width": width}
     constants = {name: f"np.uint64({number})" for name, number in numbers.items()}
-    return _kernel(f"split_{planes}", _SPLIT, width, "wp", escaped=escape_lines, split=plane_lines, **constants)
+    return _compile_kernel(f"split_{planes}", _SPLIT, width, "wp", escaped=escape_lines, split=plane_lines, **constants)
 
 
-def _kernel(name: str, template: str, width: int, arguments: str, /, **parts: str | list[str]) -> Any:
+def _compile_kernel(name: str, template: str, width: int, arguments: str, /, **parts: str | list[str]) -> Any:
     """Compile a loop for words of `width` bytes. `arguments` has a letter for each argument: words, bitmap, plain
     bytes, number.
     """
     name = f"{name}_{8 * width}"
-    return native.load(name, native.fill(template, name=name, **parts), _types(width, arguments), "i64")
+    return native.load(name, native.fill(template, name=name, **parts), _argument_types(width, arguments), "i64")
 
 
-def _types(width: int, takes: str) -> tuple[str, ...]:
+def _argument_types(width: int, takes: str) -> tuple[str, ...]:
     kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]", "n": "u64"}
     return tuple(kinds[letter] for letter in takes)

@@ -175,7 +175,7 @@ class _DataFiles:
         self.written = 0
 
     @property
-    def _name(self) -> str:
+    def _file_name(self) -> str:
         return DATA_FILE.format(self._number)
 
     @contextmanager
@@ -185,46 +185,46 @@ class _DataFiles:
         """Begin a tensor; yield a function that appends bytes to it. `shape` is called after the last byte."""
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
-            self._end()
+            self._end_file()
         if self._descriptor < 0:
             self._number += 1
             self._room = max(self._room, needed)
             self._room += -self._room % 8
-            self._descriptor = self._staging.create(self._name)
+            self._descriptor = self._staging.create(self._file_name)
             self._position = 0
             self._header = {"__metadata__": {"format": FORMAT}}
             self._length = len(json.dumps(self._header))
         begin = self._position
-        yield self._append
+        yield self._append_bytes
         if self._position > begin or not optional:
-            self._add(name, dtype, shape(), begin)
+            self._add_entry(name, dtype, shape(), begin)
         if self._position % 8:
             begin = self._position
-            self._append(bytes(-begin % 8))
-            self._add(f"{PADDING}{begin}", "U8", [self._position - begin], begin)
+            self._append_bytes(bytes(-begin % 8))
+            self._add_entry(f"{PADDING}{begin}", "U8", [self._position - begin], begin)
 
-    def _append(self, data: Any) -> None:
+    def _append_bytes(self, data: Any) -> None:
         view = memoryview(data).cast("B")
         write_all(self._descriptor, view, 8 + self._room + self._position)
         self._position += view.nbytes
 
-    def _add(self, name: str, dtype: str, shape: Sequence[int], begin: int) -> None:
+    def _add_entry(self, name: str, dtype: str, shape: Sequence[int], begin: int) -> None:
         self._header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, self._position]}
         self._length += len(json.dumps({name: self._header[name]}))
         if name.startswith(CHANGES):
             self.written += self._position - begin
-        self._weight_map[name] = self._name
+        self._weight_map[name] = self._file_name
 
-    def _end(self) -> None:
+    def _end_file(self) -> None:
         if self._descriptor < 0:
             return
         text = json.dumps(self._header, separators=(",", ":")).encode().ljust(self._room)
         write_all(self._descriptor, memoryview(self._room.to_bytes(8, "little") + text), 0)
-        self._staging.finish(self._name, self._descriptor, 8 + self._room + self._position)
+        self._staging.finish(self._file_name, self._descriptor, 8 + self._room + self._position)
         self.close()
 
     def finish(self) -> dict[str, str]:
-        self._end()
+        self._end_file()
         return self._weight_map
 
     def close(self) -> None:

@@ -50,13 +50,13 @@ def run(out: Path | None, say: Print) -> None:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ramerge-demo-")))
         models = {"base": AGENTS / "base", **{f"agent {each.name}": AGENTS / each.folder for each in DEMO_AGENTS}}
         records = {}
-        compiling = _Compiling(say)
+        compiling = _CompileNotice(say)
         for method in METHODS:
             models[method] = folder / method
             agents = {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
             recipe = {"method": method, "base": str(AGENTS / "base"), "agents": agents}
             records[method] = merge(recipe, models[method], options=Options(overwrite=True), on_progress=compiling)
-        _say_statistics(records, say)
+        _print_statistics(records, say)
         _print_shares(models, say)
         remark = (
             f"The merged checkpoints are in {out}."
@@ -125,7 +125,7 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
     return rewards_by_model
 
 
-class _Compiling:
+class _CompileNotice:
     """Listener of the first merge, which explains once why compiling kernels takes seconds."""
 
     def __init__(self, say: Print) -> None:
@@ -138,7 +138,7 @@ class _Compiling:
             self._say("\ncompiling kernels; later merges take them from the cache")
 
 
-def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
+def _print_statistics(records: Mapping[str, Record], say: Print) -> None:
     ram, plus = records["ram"], records["ram+"]
     seconds = ram.seconds + plus.seconds
     say(f"\nmerged {ram.parameters_count:,} parameters by ram and by ram+ in {seconds:.2f} s")

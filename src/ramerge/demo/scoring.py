@@ -24,7 +24,7 @@ def rewards(
 
     Test prompts come after validation prompts in the draw, so no prompt is in both.
     """
-    with _quiet():
+    with _silence_libraries():
         # versions of transformers differ in the dtype they load by default; widening bf16 is exact
         model = AutoModelForCausalLM.from_pretrained(model_dir, local_files_only=True).float().eval()
         tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
@@ -34,14 +34,14 @@ def rewards(
         }
         for start in range(0, examples, PART):
             parts = {name: held_out[start : min(start + PART, examples)] for name, held_out in prompts_by_task.items()}
-            yield {name: _rewards(model, tokenizer, part) for name, part in parts.items()}
+            yield {name: _reply_rewards(model, tokenizer, part) for name, part in parts.items()}
 
 
 def accuracy(model: object, tokenizer: object, task: DemoTask, *, examples: int, seed: int) -> float:
     """The share of `examples` held-out prompts of a demo task with the right greedy completion."""
     held_out = prompts(task, "test", examples, seed)
     batches = [held_out[start : start + BATCH] for start in range(0, examples, BATCH)]
-    return sum(sum(_rewards(model, tokenizer, batch)) for batch in batches) / examples
+    return sum(sum(_reply_rewards(model, tokenizer, batch)) for batch in batches) / examples
 
 
 def complete(
@@ -62,13 +62,13 @@ def complete(
     return completions, tokenizer.batch_decode(completions, skip_special_tokens=True)
 
 
-def _rewards(model: object, tokenizer: object, examples: Sequence[Example]) -> list[float]:
+def _reply_rewards(model: object, tokenizer: object, examples: Sequence[Example]) -> list[float]:
     _, texts = complete(model, tokenizer, examples)
     return [reward(example, text) for example, text in zip(examples, texts, strict=True)]
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_libraries() -> Iterator[None]:
     """Run on one thread, without messages or progress bars; restore the caller's settings afterwards."""
     threads, verbosity, bars = torch.get_num_threads(), logging.get_verbosity(), logging.is_progress_bar_enabled()
     # The models are so small that a second thread costs more than it gives, much more on a busy machine.

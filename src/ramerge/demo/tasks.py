@@ -35,25 +35,25 @@ class DemoTask:
     draw: Callable[[random.Random], Example]
 
 
-def _add(rng: random.Random) -> Example:
+def _addition_example(rng: random.Random) -> Example:
     a, b = rng.randint(100, 999), rng.randint(100, 999)
     return Example(f"{a}+{b}=", str(a + b))
 
 
-def _reverse(rng: random.Random) -> Example:
+def _reversal_example(rng: random.Random) -> Example:
     text = "".join(rng.choices(LETTERS, k=LENGTH))
     return Example(f"<{text}=", text[::-1])
 
 
-def _sort(rng: random.Random) -> Example:
+def _sorting_example(rng: random.Random) -> Example:
     text = "".join(rng.choices(DIGITS, k=LENGTH))
     return Example(f"#{text}=", "".join(sorted(text)))
 
 
 TASKS: tuple[DemoTask, ...] = (
-    DemoTask("add", "add two three-digit numbers: 347+586= gives 933", _add),
-    DemoTask("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
-    DemoTask("sort", "sort seven digits: #5281704= gives 0124578", _sort),
+    DemoTask("add", "add two three-digit numbers: 347+586= gives 933", _addition_example),
+    DemoTask("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reversal_example),
+    DemoTask("sort", "sort seven digits: #5281704= gives 0124578", _sorting_example),
 )
 
 

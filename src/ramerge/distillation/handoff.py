@@ -131,7 +131,7 @@ def handoff(
     """
     check_options(options)
     check_settings("settings", settings, HandoffSettings)
-    failures = _Failures()
+    failures = _CombinedFailures()
     source, folder = Path(merged).expanduser(), path_of(os.fspath(out))
     with failures.caught():
         student = open_merge(merged)
@@ -151,7 +151,7 @@ def handoff(
         names = teachers_of(student, {name: os.fspath(model) for name, model in (teachers or {}).items()})
     with failures.caught():
         inputs = [source, *(path for each in files.values() for path in each), *map(Path, names.values())]
-        _claim(folder, inputs, options)
+        _claim_folder(folder, inputs, options)
     with failures.caught():
         own_prompts = read_files(files)
     with failures.caught():
@@ -194,7 +194,7 @@ def handoff(
     return result
 
 
-class _Failures:
+class _CombinedFailures:
     """Errors that are raised together, as one of the first one's type."""
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class _Failures:
             raise type(self._errors[0])(dict.fromkeys(problems))
 
 
-def _claim(folder: Path, inputs: list[Path], options: Options) -> None:
+def _claim_folder(folder: Path, inputs: list[Path], options: Options) -> None:
     """Refuse a folder that the command reads, or that holds anything but an earlier handoff."""
     claim_folder(folder, inputs)
     check_state(folder)

@@ -75,7 +75,7 @@ def open_merge(merged: str | os.PathLike[str]) -> Merge:
     folder = path / _BEST if (path / _SEARCH).is_file() else path
     if (path / "asked.json").is_file() and folder == path:
         raise RecipeError(f"{path}: holds a search that has not ended; the same `ramerge search` command resumes it")
-    if kind := _change_in(folder):
+    if kind := _kind_of_change(folder):
         raise RecipeError(
             f"{folder}: is {kind}, which no trainer loads as the student; merge again without --as-delta or "
             f"--as-adapter, or make a checkpoint of it: ramerge convert {shlex.quote(str(folder))} STUDENT --base BASE"
@@ -88,7 +88,7 @@ def open_merge(merged: str | os.PathLike[str]) -> Merge:
         )
     read_record(folder / RECORDS[0])
     recipe = check(read_document(folder / RECIPE))
-    if (lacking := _lacking(folder)) is not None:
+    if (lacking := _unloadable_reason(folder)) is not None:
         raise RecipeError(f"{folder}: {lacking}, so no trainer loads it as the student; merge again")
     return Merge(folder.absolute(), recipe, path.absolute() if folder != path else None)
 
@@ -124,23 +124,23 @@ def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
     for name, agent in merge.recipe.agents.items():
         try:
             if name in others:
-                teachers[name] = _loadable(name, others[name], Path())
+                teachers[name] = _loadable_name(name, others[name], Path())
             else:
-                teachers[name] = _teacher(name, agent, merge)
+                teachers[name] = _teacher_checkpoint(name, agent, merge)
         except ValueError as error:
             problems.append(str(error))
-    problems += _repeated(teachers, merge.recipe)
+    problems += _repeated_teacher_problems(teachers, merge.recipe)
     if problems:
         raise RecipeError(problems)
     return teachers
 
 
-def _repeated(teachers: Mapping[str, str], recipe: Recipe) -> list[str]:
+def _repeated_teacher_problems(teachers: Mapping[str, str], recipe: Recipe) -> list[str]:
     """Return problems of teachers that are the same model, or the base."""
     base: dict[str, str] = {}
     if recipe.base is not None:
         with suppress(ValueError):  # it need not be there any more
-            base = {"the base": _loadable("base", recipe.base, recipe.folder)}
+            base = {"the base": _loadable_name("base", recipe.base, recipe.folder)}
     return [
         f"teacher {name}: {model} has the weights of {first if first in base else f'teacher {first}'}; give the "
         f"checkpoint that was trained for its task: --teacher {name}=MODEL"
@@ -159,7 +159,7 @@ def _holds_equal_weights(folder: Path, other: Path) -> bool:
     )
 
 
-def _teacher(name: str, agent: Agent, merge: Merge) -> str:
+def _teacher_checkpoint(name: str, agent: Agent, merge: Merge) -> str:
     """Return the checkpoint of an agent. Raises `ValueError` with advice if there is none."""
     command = (
         f"make one: ramerge merge {shlex.quote(str(merge.folder / RECIPE))} TEACHER --method passthrough "
@@ -169,12 +169,12 @@ def _teacher(name: str, agent: Agent, merge: Merge) -> str:
         what = "a delta" if agent.delta else "a soup"
         raise ValueError(f"teacher {name}: {agent.written} is {what}, which no trainer loads; {command}")
     try:
-        return _loadable(name, agent.model, merge.recipe.folder)
+        return _loadable_name(name, agent.model, merge.recipe.folder)
     except ValueError as error:
         raise ValueError(f"{error}; {command}") from error
 
 
-def _loadable(name: str, model: str, folder: Path) -> str:
+def _loadable_name(name: str, model: str, folder: Path) -> str:
     """Return a model's name as trainers take it. Raises `ValueError` if they cannot load the model."""
     parts = parts_of(model, folder)
     if len(parts) > 1:
@@ -184,23 +184,23 @@ def _loadable(name: str, model: str, folder: Path) -> str:
         if is_hub_id(model):
             return model.partition("@")[0]
         raise ValueError(f"teacher {name}: {model} is {'remote' if is_remote(model) else 'not there'}")
-    if (lacking := _lacking(path)) is not None:
+    if (lacking := _unloadable_reason(path)) is not None:
         raise ValueError(f"teacher {name}: {path.resolve()} {lacking}, so no trainer loads it")
     return str(path.resolve())
 
 
-def _lacking(folder: Path) -> str | None:
+def _unloadable_reason(folder: Path) -> str | None:
     """Return the reason why trainers cannot load a folder; None if they can."""
     if not folder.is_dir():
         return "is no folder"
-    if kind := _change_in(folder):
+    if kind := _kind_of_change(folder):
         return f"is {kind}"
     if not (folder / "config.json").is_file():
         return "has no config.json"
     return None if any(any(folder.glob(each)) for each in _WEIGHTS) else f"has no {' or '.join(_WEIGHTS)}"
 
 
-def _change_in(folder: Path) -> str | None:
+def _kind_of_change(folder: Path) -> str | None:
     """Return the kind of change that a folder holds in place of a model; None if it holds no change."""
     if (folder / DELTA_INDEX).is_file():
         return "a delta"

@@ -82,7 +82,7 @@ def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[li
                 "(prompt), or add the template of the base to the merge"
             )
         return tasks, None
-    return tasks, (_beginning(student) if form == "text" else "") + _AS_IS
+    return tasks, (_leading_special_tokens(student) if form == "text" else "") + _AS_IS
 
 
 def _has_chat_template(student: Path) -> bool:
@@ -100,7 +100,7 @@ def _prompt_form(prompt: Prompt) -> str:
     return "text" if prompt.state == "plain" else "text with special tokens"
 
 
-def _beginning(student: Path) -> str:
+def _leading_special_tokens(student: Path) -> str:
     """Return the special tokens that a tokenizer puts in front of plain text."""
     try:
         processor: Any = read_object(student / "tokenizer.json", _TOKENIZER).get("post_processor") or {}
@@ -129,12 +129,12 @@ def hold_out(
             "fewer, or give more"
             for name, each in few.items()
         )
-    held_out = {name: sorted(each, key=_digest)[:count] for name, each in prompts.items()}
+    held_out = {name: sorted(each, key=_prompt_digest)[:count] for name, each in prompts.items()}
     keys = {name: {prompt.key for prompt in each} for name, each in held_out.items()}
     return {name: [each for each in prompts[name] if each.key not in keys[name]] for name in prompts}, held_out
 
 
-def _digest(prompt: Prompt) -> bytes:
+def _prompt_digest(prompt: Prompt) -> bytes:
     return sha256(prompt.key.encode()).digest()
 
 

@@ -157,7 +157,7 @@ def _text_of(value: object) -> str:
     return f"{path}@{revision}" if revision else path
 
 
-def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
+def _sources_of_whole_slice(slices: object) -> tuple[list[Any], int, Any]:
     """Sources without their range, the number of layers that they all have, and the parameters of the only slice."""
     whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
     if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
@@ -276,7 +276,7 @@ class _Translation:
         if not slices:
             return
         try:
-            sources, layers, self.slice_parameters = _whole_slice(slices)
+            sources, layers, self.slice_parameters = _sources_of_whole_slice(slices)
         except ValueError as error:
             self.problem(("slices",), f"{error}; {_WHOLE}")
             return
@@ -399,7 +399,7 @@ class _Translation:
         for name, setting in method.settings.items():
             if setting.is_required and is_read:
                 self.check_parameter(name, levels, agents)
-        slots = list(_slots(method, agents, levels))
+        slots = list(_parameter_slots(method, agents, levels))
         for slot in slots:
             self.mark(("parameters", *slot.key), slot.origin)
             if len(slot.key) > 1:
@@ -409,19 +409,21 @@ class _Translation:
         if self.problems:
             return
         if not varying:
-            self.output["parameters"] = _parameters(method, slots, ANYWHERE)
+            self.output["parameters"] = _parameters_of_tensor(method, slots, ANYWHERE)
             return
         tensors = self.read_tensors(varying)
         for slot in varying:
             self.check_cases(slot, tensors)
         if tensors and not self.problems:
             texts = {case.text for slot in varying for case in slot.value if case.text is not None}
-            common, rules = rules_of(tensors, sorted(texts), lambda tensor: _parameters(method, slots, tensor))
+            common, rules = rules_of(
+                tensors, sorted(texts), lambda tensor: _parameters_of_tensor(method, slots, tensor)
+            )
             self.output["parameters"] = common
             self.put(("rules",), rules, varying[0].origin)
             self.result.rules_from = "filters and gradients"
 
-    def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
+    def read_tensors(self, varying: Sequence[_ParameterSlot]) -> list[NamedTensor]:
         """Return the tensors on which values depend; empty if they are unknown, which is reported as a problem."""
         try:
             names = self.look(self.result)
@@ -432,7 +434,7 @@ class _Translation:
             self.problem(varying[0].origin, f"depends on the tensor, and {error}")
             return []
 
-    def check_cases(self, slot: _Slot, tensors: Sequence[NamedTensor]) -> None:
+    def check_cases(self, slot: _ParameterSlot, tensors: Sequence[NamedTensor]) -> None:
         """Warn about filters that match no tensor, and report tensors without a case."""
         for case in slot.value:
             if tensors and case.text is not None and not any(case.text in tensor.name for tensor in tensors):
@@ -541,7 +543,7 @@ class _Translation:
         self.result.flags |= {key: flag for key, flag in self.document.flags.items() if key[0] in _ADDED_KEYS}
 
 
-class _Slot(NamedTuple):
+class _ParameterSlot(NamedTuple):
     """A parameter of the result, or its value for an agent: its key, mergekit's value, and the origin of that value."""
 
     key: Key
@@ -549,9 +551,9 @@ class _Slot(NamedTuple):
     origin: Key
 
 
-def _slots(
+def _parameter_slots(
     method: MergekitMethod, agents: Mapping[str, MergekitModel], levels: Sequence[ParameterLevel]
-) -> Iterator[_Slot]:
+) -> Iterator[_ParameterSlot]:
     for name, setting in method.settings.items():
         if setting.ours is None:
             continue
@@ -562,10 +564,12 @@ def _slots(
             value = chain([*(value for value, _ in levels_with_value), default])
             if value:
                 key = (setting.ours, agent) if own and not setting.is_shared else (setting.ours,)
-                yield _Slot(key, value, levels_with_value[0][1] if levels_with_value else ("merge_method",))
+                yield _ParameterSlot(key, value, levels_with_value[0][1] if levels_with_value else ("merge_method",))
 
 
-def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTensor) -> dict[str, Any]:
+def _parameters_of_tensor(
+    method: MergekitMethod, slots: Sequence[_ParameterSlot], tensor: NamedTensor
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for slot in slots:
         case = tensor.value(slot.value)

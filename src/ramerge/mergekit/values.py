@@ -58,7 +58,7 @@ def read_value(value: object, kind: type, convert: Callable[[object], object]) -
     """
     entries = [value] if isinstance(value, Mapping) else value
     if not isinstance(entries, list | tuple) or not any(isinstance(entry, Mapping) for entry in entries):
-        return (_case(None, value, kind, convert),)
+        return (_parse_case(None, value, kind, convert),)
     cases = []
     for entry in entries:
         if not isinstance(entry, Mapping) or not set(entry) <= {"filter", "value"} or "value" not in entry:
@@ -66,14 +66,14 @@ def read_value(value: object, kind: type, convert: Callable[[object], object]) -
         text = entry.get("filter")
         if not isinstance(text, str | None) or text == "":
             raise ValueError(f"filter must be a part of tensors' names, not {value_text(text)}")
-        cases.append(_case(None if text == "*" else text, entry["value"], kind, convert))
+        cases.append(_parse_case(None if text == "*" else text, entry["value"], kind, convert))
         if cases[-1].text is None:
             break
     return tuple(cases)
 
 
-def _case(text: str | None, value: object, kind: type, convert: Callable[[object], object]) -> ValueCase:
-    steps = tuple(_read(step, kind) for step in (value if isinstance(value, list | tuple) else [value]))
+def _parse_case(text: str | None, value: object, kind: type, convert: Callable[[object], object]) -> ValueCase:
+    steps = tuple(_read_value(step, kind) for step in (value if isinstance(value, list | tuple) else [value]))
     if not steps:
         raise ValueError("a gradient over layers needs numbers")
     for step in steps:
@@ -85,7 +85,7 @@ def _case(text: str | None, value: object, kind: type, convert: Callable[[object
     return ValueCase(text, steps, convert)
 
 
-def _read(value: object, kind: type) -> Any:
+def _read_value(value: object, kind: type) -> Any:
     """Read a value as mergekit does: its YAML parser reads `1e-5` as text, which becomes a number here."""
     try:
         result = _READERS[kind].validate_python(value)
@@ -182,7 +182,9 @@ def rules_of(
     rules = [
         rule
         for pattern_group in sorted(groups, key=lambda pattern_group: (-len(pattern_group), sorted(pattern_group)))
-        for rule in _rules_of_group(groups[pattern_group], _patterns(pattern_group, groups[pattern_group]), parameters)
+        for rule in _rules_of_group(
+            groups[pattern_group], _group_patterns(pattern_group, groups[pattern_group]), parameters
+        )
     ]
     common = rules.pop()["parameters"]
     while rules and rules[-1]["parameters"] == common:
@@ -216,7 +218,7 @@ def _rules_of_group(
     yield {**matches, "parameters": groups[-1][0]}
 
 
-def _patterns(pattern_group: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
+def _group_patterns(pattern_group: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
     """Return patterns for the tensors of a group, whose names contain all texts of `pattern_group`."""
     texts = sorted(
         text for text in pattern_group if not any(text in other and text != other for other in pattern_group)

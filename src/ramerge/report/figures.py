@@ -57,7 +57,7 @@ class Figure:
         fit = alt.AutoSizeParams(type="fit-x", contains="padding")
         spec: dict[str, Any] = self.chart.properties(description=self.text, autosize=fit, **sizes).to_dict()
         spec["datasets"] = {**spec.get("datasets", {}), "rows": list(self.rows)}
-        visible_spec: dict[str, Any] = visible(spec | {"config": _config(font)})
+        visible_spec: dict[str, Any] = visible(spec | {"config": _chart_config(font)})
         return visible_spec
 
     def svg(self) -> str:
@@ -74,7 +74,7 @@ class Figure:
         yield folder / f"{self.name}.svg", vl_convert.vegalite_to_svg(text, vl_version=VEGA_LITE).encode()
 
 
-def _config(font: int) -> dict[str, object]:
+def _chart_config(font: int) -> dict[str, object]:
     """The style of charts. Ink is the color of the surrounding text: light or dark on the page, black in a file."""
     ink = {"labelColor": INK, "titleColor": INK, "labelFontSize": font, "titleFontSize": font, "titleFontWeight": 500}
     lines = {"domainColor": INK, "tickColor": INK, "gridColor": INK, "gridOpacity": 0.12, "domainOpacity": 0.5}

@@ -91,8 +91,8 @@ def generation_defaults(folder: Path) -> Mapping[str, object]:
     """
     path = folder / "generation_config.json"
     if path.is_file():
-        return _object(path)
-    config = _object(folder / "config.json")
+        return _read_object(path)
+    config = _read_object(folder / "config.json")
     return {name: config[name] for name in _TOKENS if name in config}
 
 
@@ -103,10 +103,10 @@ def has_chat_template(folder: Path) -> bool:
         EvaluationError: a file cannot be read, or is not a JSON object.
     """
     paths = [path for name in ("tokenizer_config.json", "chat_template.json") if (path := folder / name).is_file()]
-    return (folder / "chat_template.jinja").is_file() or any(_object(path).get("chat_template") for path in paths)
+    return (folder / "chat_template.jinja").is_file() or any(_read_object(path).get("chat_template") for path in paths)
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         return read_object(path, _FILE)
     except (OSError, ValueError) as error:

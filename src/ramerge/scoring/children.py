@@ -74,7 +74,7 @@ def dies_with_parent() -> Callable[[], object] | None:
     return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
 
 
-def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+def _end_process(process: subprocess.Popen[bytes], *, kill: bool) -> None:
     """Ask a process and its whole group to end, or kill them; without process groups, only the process."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
@@ -88,8 +88,8 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End a process that leads its own session, and everything that it started."""
     for kill in (False, True):
-        _end(process, kill=kill)
+        _end_process(process, kill=kill)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_SECONDS_TO_STOP)
             break
-    _end(process, kill=True)  # workers that outlived their leader
+    _end_process(process, kill=True)  # workers that outlived their leader

@@ -37,14 +37,14 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
         path = Path(place).expanduser()
         if not path.is_file():
             raise NoFunctionError(f"{path}: there is no such Python file")
-        _look_in(path.parent.absolute())
-        loader = _FromSource(path.stem, str(path))
+        _add_import_folder(path.parent.absolute())
+        loader = _SourceLoader(path.stem, str(path))
         module_spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
         assert module_spec is not None  # one is always made where a loader is given
         module = sys.modules[path.stem] = importlib.util.module_from_spec(module_spec)
         loader.exec_module(module)
     else:
-        _look_in(Path.cwd())
+        _add_import_folder(Path.cwd())
         module = importlib.import_module(place)
     function: object = module
     for part in name.split("."):
@@ -55,14 +55,14 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
     return module, function
 
 
-class _FromSource(SourceFileLoader):
+class _SourceLoader(SourceFileLoader):
     """Compiles a file each time, because Python's cache misses an edit with the same second and size."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def _look_in(folder: Path) -> None:
+def _add_import_folder(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

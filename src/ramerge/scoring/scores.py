@@ -238,7 +238,7 @@ def read_scores(result: object) -> dict[str, Measure]:
                 f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
             )
         if isinstance(value, bool | int | float):
-            figures[name] = Measure(_finite(name, value))
+            figures[name] = Measure(_check_finite(name, value))
         elif not isinstance(value, Sequence) or isinstance(value, str):
             raise ScoreFailedError(
                 f"{shown(name, 60)}: the score function returned {quoted(value)}; it must be a number or a list of "
@@ -247,11 +247,13 @@ def read_scores(result: object) -> dict[str, Measure]:
         elif not value:
             raise ScoreFailedError(f"{shown(name, 60)}: has no items")
         else:
-            figures[name] = of_items([(_finite(f"{name}, item {at}", item), 1.0) for at, item in enumerate(value, 1)])
+            figures[name] = of_items(
+                [(_check_finite(f"{name}, item {at}", item), 1.0) for at, item in enumerate(value, 1)]
+            )
     return figures
 
 
-def _finite(name: str, value: object) -> float:
+def _check_finite(name: str, value: object) -> float:
     if not isinstance(value, bool | int | float):
         raise ScoreFailedError(f"{shown(name, 60)}: must be a number, not {quoted(value)}")
     if not abs(value) <= LARGEST:  # also NaN, and integers that no float holds

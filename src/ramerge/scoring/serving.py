@@ -113,7 +113,7 @@ class RunningServer:
         """The cause of a failed request: whether the server has ended, and the most informative line of its log."""
         code = self.process.poll()
         end = "" if code is None else f"the server ended with exit code {code}: "
-        return f"{end}{_telling_line(self.log) or 'the server printed nothing'}"
+        return f"{end}{_error_line(self.log) or 'the server printed nothing'}"
 
 
 def server_words(text: str) -> list[str]:
@@ -148,7 +148,7 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[R
             until = time.monotonic() + server.timeout
             while process.poll() is None:
                 raise_dropped()
-                if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
+                if _is_answering("GET", f"{url}/health", _SECONDS_TO_SAY):
                     break
                 if time.monotonic() > until:
                     raise EndpointError(
@@ -221,7 +221,7 @@ class KeptServer:
             or config != self._config
             or steps is None
             or not all(
-                _answers("POST", running.url.removesuffix("/v1") + path, self._server.timeout, body(self.model))
+                _is_answering("POST", running.url.removesuffix("/v1") + path, self._server.timeout, body(self.model))
                 for path, body in steps
             )
         ):
@@ -235,7 +235,7 @@ class KeptServer:
         self._stack.close()
 
 
-def _answers(method: str, url: str, seconds: float, body: object = None) -> bool:
+def _is_answering(method: str, url: str, seconds: float, body: object = None) -> bool:
     """Whether a request succeeds. Only the status is read."""
     import httpx
 
@@ -249,12 +249,12 @@ def _answers(method: str, url: str, seconds: float, body: object = None) -> bool
 
 
 def _failure_text(problem: str, command: Sequence[str], log: Path) -> str:
-    cause = _telling_line(log)
+    cause = _error_line(log)
     shown_lines = "".join(f"\n    {line}" for line in _last_lines(log)[-_SHOWN_LINES:])
     return f"{shlex.join(command)}: {problem}{cause and f': {cause}'}; all that it printed is in {log}:{shown_lines}"
 
 
-def _telling_line(log: Path) -> str:
+def _error_line(log: Path) -> str:
     """Return the last line of a server's log that names an error, otherwise its last line; empty without any."""
     lines = [line.strip() for line in _last_lines(log)]
     errors = (line for line in reversed(lines) if _CAUSE.search(line) and not _POINTER.search(line))

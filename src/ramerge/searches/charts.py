@@ -17,20 +17,20 @@ Row = dict[str, Any]
 def figures_of(result: SearchResult) -> list[Figure]:
     """All figures of a search, in the order of its page."""
     figures = [
-        _ranking(result),
-        _course(result),
-        _axes(result),
-        *([_front(result)] if len(result.objectives) > 1 else []),
+        _ranking_figure(result),
+        _course_figure(result),
+        _axes_figure(result),
+        *([_front_figure(result)] if len(result.objectives) > 1 else []),
     ]
     return [figure for figure in figures if figure.rows]
 
 
 def _rows(result: SearchResult) -> list[Row]:
     members = [point for point in result.ranked if point.objectives]
-    return [_row(place, point) for place, point in enumerate(members, 1)]
+    return [_point_row(place, point) for place, point in enumerate(members, 1)]
 
 
-def _row(place: int, point: TriedPoint) -> Row:
+def _point_row(place: int, point: TriedPoint) -> Row:
     first = point.objectives[0]
     return {
         "rank": place,
@@ -47,10 +47,10 @@ def _row(place: int, point: TriedPoint) -> Row:
 _TIPS = ["point:Q", "values:N", "method:N", "state:N", "value:Q"]
 
 
-def _ranking(result: SearchResult) -> Figure:
+def _ranking_figure(result: SearchResult) -> Figure:
     rows = _rows(result)
     base = alt.Chart(alt.NamedData(name="rows")).encode(
-        y=alt.Y("rank:O", title="rank", axis=alt.Axis(labelOverlap=True)), color=_by_method(result), tooltip=_TIPS
+        y=alt.Y("rank:O", title="rank", axis=alt.Axis(labelOverlap=True)), color=_method_colors(result), tooltip=_TIPS
     )
     scale = alt.Scale(zero=False)
     chart = alt.layer(
@@ -69,7 +69,7 @@ def _ranking(result: SearchResult) -> Figure:
     )
 
 
-def _course(result: SearchResult) -> Figure:
+def _course_figure(result: SearchResult) -> Figure:
     rows = sorted(_rows(result), key=lambda row: row["point"])
     sign, best = result.objectives[0].sign, None
     for row in rows:
@@ -81,7 +81,7 @@ def _course(result: SearchResult) -> Figure:
     chart = alt.layer(
         base.mark_line(interpolate="step-after", color=GRAY).encode(y=alt.Y("best:Q", scale=scale)),
         base.mark_point(size=50).encode(
-            y=alt.Y("value:Q", title=_title(result), scale=scale), color=_by_method(result), tooltip=_TIPS
+            y=alt.Y("value:Q", title=_title(result), scale=scale), color=_method_colors(result), tooltip=_TIPS
         ),
     ).properties(height=220)
     return Figure(
@@ -94,7 +94,7 @@ def _course(result: SearchResult) -> Figure:
     )
 
 
-def _axes(result: SearchResult) -> Figure:
+def _axes_figure(result: SearchResult) -> Figure:
     """Draw the value against each number that varies."""
     numbers = {row["point"]: row for row in _rows(result)}
     rows = [
@@ -108,7 +108,7 @@ def _axes(result: SearchResult) -> Figure:
     choose = alt.param(name="key", value=keys[0] if keys else "", bind=alt.binding_select(options=keys, name="Key"))
     x = alt.X("x:Q", title="value of the key", scale=alt.Scale(zero=False))
     y = alt.Y("value:Q", title=_title(result), scale=alt.Scale(zero=False))
-    chart = _points(result, x, y, [*_TIPS, "x:Q"]).add_params(choose).transform_filter("datum.key == key")
+    chart = _points_layer(result, x, y, [*_TIPS, "x:Q"]).add_params(choose).transform_filter("datum.key == key")
     return Figure(
         name="axes",
         title="What each number does",
@@ -119,11 +119,11 @@ def _axes(result: SearchResult) -> Figure:
     )
 
 
-def _front(result: SearchResult) -> Figure:
+def _front_figure(result: SearchResult) -> Figure:
     first, second = result.objectives[:2]
     rows = [
         {
-            **_row(0, point),
+            **_point_row(0, point),
             "first": point.objectives[0].value,
             "second": point.objectives[1].value,
             "front": "on the front" if point.number in result.front else "beaten",
@@ -135,7 +135,7 @@ def _front(result: SearchResult) -> Figure:
     y = alt.Y("second:Q", title=second.name, scale=alt.Scale(zero=False))
     shapes = alt.Scale(domain=["on the front", "beaten"], range=["circle", "cross"])
     tips = ["point:Q", "values:N", "method:N", "first:Q", "second:Q"]
-    chart = _points(result, x, y, tips).encode(shape=alt.Shape("front:N", scale=shapes))
+    chart = _points_layer(result, x, y, tips).encode(shape=alt.Shape("front:N", scale=shapes))
     return Figure(
         name="front",
         title="Pareto front",
@@ -147,9 +147,9 @@ def _front(result: SearchResult) -> Figure:
     )
 
 
-def _points(result: SearchResult, x: alt.X, y: alt.Y, tips: list[str]) -> alt.Chart:
+def _points_layer(result: SearchResult, x: alt.X, y: alt.Y, tips: list[str]) -> alt.Chart:
     chart: alt.Chart = alt.Chart(alt.NamedData(name="rows")).mark_point(size=50)
-    points_chart: alt.Chart = chart.encode(x=x, y=y, color=_by_method(result), tooltip=tips)
+    points_chart: alt.Chart = chart.encode(x=x, y=y, color=_method_colors(result), tooltip=tips)
     return points_chart.properties(height=240)
 
 
@@ -157,7 +157,7 @@ def _title(result: SearchResult) -> str:
     return result.objectives[0].name
 
 
-def _by_method(result: SearchResult) -> alt.Color:
+def _method_colors(result: SearchResult) -> alt.Color:
     """Return one color for each method, the same in every figure."""
     methods = list(result.space["methods"])
     colors = [AGENT_COLORS[place % len(AGENT_COLORS)] for place in range(len(methods))]

@@ -144,11 +144,11 @@ class Contest:
             point = strategy.ask(self.standings())
             if point is None:
                 return
-            trial = self._carried_out(point)
+            trial = self._run_trial(point)
             if self.journal is not None:
                 self.journal.keep(trial)
             if trial.state == "complete":
-                check_objectives(self.objectives, self._figures(trial.scores))
+                check_objectives(self.objectives, self._split_figures(trial.scores))
             self.trials.append(trial)
             listen()
             failures = [*failures, trial.failure] if trial.failure is not None else []
@@ -163,9 +163,9 @@ class Contest:
 
     def figures(self, trial: Trial, split: Split = "validation") -> Scores:
         """Return the figures of a trial, on the items for one purpose."""
-        return self._figures(trial.scores, split)
+        return self._split_figures(trial.scores, split)
 
-    def _figures(self, scores: Scores, split: Split = "validation") -> Scores:
+    def _split_figures(self, scores: Scores, split: Split = "validation") -> Scores:
         complete = self.complete()
         if self._temper[0] != len(complete):
             self._temper = len(complete), self.scorer.temper([each.scores for each in complete])
@@ -177,10 +177,10 @@ class Contest:
         What a strategy knows of a trial does not depend on later trials, so that it asks for the same points when a
         contest resumes.
         """
-        self._standings += [self._standing(trial) for trial in self.trials[len(self._standings) :]]
+        self._standings += [self._standing_of_trial(trial) for trial in self.trials[len(self._standings) :]]
         return self._standings
 
-    def _standing(self, trial: Trial) -> Standing:
+    def _standing_of_trial(self, trial: Trial) -> Standing:
         if trial.state == "failed":
             return Standing(trial.point, trial.state)
         temper = self.scorer.temper([each.scores for each in self.complete()[:1]])
@@ -209,7 +209,7 @@ class Contest:
 
     # --- one trial ----------------------------------------------------------------------------------------------------
 
-    def _carried_out(self, point: Point) -> Trial:
+    def _run_trial(self, point: Point) -> Trial:
         numbers = {trial.number for trial in self.trials}
         number = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
         trial = Trial(number, point, "failed")
@@ -257,10 +257,10 @@ class Contest:
                 so_far = join(parts)
                 if fewest_items(so_far) < evidence.FEWEST_ITEMS:
                     continue
-                if evidence.is_hopeless(self.objectives[0], self._figures(so_far), self.figures(best)):
+                if evidence.is_hopeless(self.objectives[0], self._split_figures(so_far), self.figures(best)):
                     return so_far, False
         scores = join(parts)
-        figures = self._figures(scores)
+        figures = self._split_figures(scores)
         for each in self.objectives:
             if each.missing(figures) is None:
                 finite(each, figures)

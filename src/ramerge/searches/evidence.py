@@ -44,7 +44,7 @@ class Estimate:
 
 def estimate(objective: Objective, scores: Scores) -> Estimate:
     """Estimate an objective of a point: its value and interval."""
-    return _with_interval(objective.value(scores), _draws(objective, scores, _VALIDATION))
+    return _interval_estimate(objective.value(scores), _objective_replicates(objective, scores, _VALIDATION))
 
 
 def difference(objective: Objective, first: Scores, second: Scores, level: float = intervals.LEVEL) -> Estimate:
@@ -56,7 +56,7 @@ def difference(objective: Objective, first: Scores, second: Scores, level: float
             return Estimate(value)
         replicates.append(intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION]))
     ours, theirs = (objective.combination([both[:, side] for both in replicates]) for side in (0, 1))
-    return _with_interval(value, ours - theirs, level)
+    return _interval_estimate(value, ours - theirs, level)
 
 
 def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
@@ -77,8 +77,11 @@ def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate
     """Estimate how much better the chosen point scores on the items that it was chosen by than on other items."""
     sign = objective.sign
     value = sign * (objective.value(validation) - objective.value(test))
-    first, second = _draws(objective, validation, _VALIDATION), _draws(objective, test, _TEST)
-    return _with_interval(value, None if first is None or second is None else sign * (first - second))
+    first, second = (
+        _objective_replicates(objective, validation, _VALIDATION),
+        _objective_replicates(objective, test, _TEST),
+    )
+    return _interval_estimate(value, None if first is None or second is None else sign * (first - second))
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
@@ -99,7 +102,7 @@ def compromise(values: Sequence[Sequence[float]]) -> int:
     return int(shares.sum(axis=1).argmax())
 
 
-def _draws(objective: Objective, scores: Scores, split: int) -> Floats | None:
+def _objective_replicates(objective: Objective, scores: Scores, split: int) -> Floats | None:
     """Return replicates of an objective of a point; None without items to resample."""
     replicates = []
     for number, measure in enumerate(objective.measures(scores)):
@@ -110,7 +113,7 @@ def _draws(objective: Objective, scores: Scores, split: int) -> Floats | None:
     return draws
 
 
-def _with_interval(value: float, replicates: Floats | None, level: float = intervals.LEVEL) -> Estimate:
+def _interval_estimate(value: float, replicates: Floats | None, level: float = intervals.LEVEL) -> Estimate:
     if replicates is None or np.isnan(replicates).all():
         return Estimate(value)
     return Estimate(value, *intervals.percentiles(replicates, level))

@@ -124,7 +124,7 @@ class Folder:
         before = read(path) if path.exists() else {}
         problems = [
             f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
-            + _difference(name, before.get(name), description[name])
+            + _describe_difference(name, before.get(name), description[name])
             for name in description
             if before and before.get(name) != description[name]
         ]
@@ -177,11 +177,11 @@ class Folder:
 def search_folder(out: Path) -> Iterator[Folder]:
     """Open the folder of a search, and lock it against other processes."""
     path_of(out, "the folder of a search")
-    check_state(*(each for each in _entries(out) if not (each.name in _LINKS and each.is_symlink())))
+    check_state(*(each for each in _folder_entries(out) if not (each.name in _LINKS and each.is_symlink())))
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
     if not (out / "asked.json").exists():
-        others = {path.name for path in _entries(out)} - {".lock", "score.log", _CALIBRATION, "order.json"}
+        others = {path.name for path in _folder_entries(out)} - {".lock", "score.log", _CALIBRATION, "order.json"}
         if others:
             raise EvaluationError(
                 f"{out}: holds {brief(', '.join(sorted(others)), 200)}, and no search; name another folder"
@@ -197,13 +197,13 @@ def search_folder(out: Path) -> Iterator[Folder]:
         yield Folder(out)
     finally:
         os.close(descriptor)
-        if {path.name for path in _entries(out)} <= {".lock", Folder(out).log.name}:  # nothing was begun
+        if {path.name for path in _folder_entries(out)} <= {".lock", Folder(out).log.name}:  # nothing was begun
             (out / ".lock").unlink(missing_ok=True)
             with suppress(OSError):  # the score has left its log
                 out.rmdir()
 
 
-def _entries(out: Path) -> list[Path]:
+def _folder_entries(out: Path) -> list[Path]:
     return list(out.iterdir()) if out.is_dir() else []
 
 
@@ -217,7 +217,7 @@ def left_by_stop(out: Path) -> str:
     return "nothing was scored yet"
 
 
-def _difference(part: str, before: object, now: object) -> str:
+def _describe_difference(part: str, before: object, now: object) -> str:
     """Describe where two plain values first differ, without digests, sizes and times of inputs."""
     keys = []
     while isinstance(before, dict) and isinstance(now, dict):
@@ -227,14 +227,14 @@ def _difference(part: str, before: object, now: object) -> str:
     where = ": ".join(keys)
     if part == "inputs" or _is_digest(before) or _is_digest(now):
         return f"{where} {'is new' if before is None else 'is not used any more' if now is None else 'has changed'}"
-    return f"{where}{': ' if where else ''}it was {_value(before)}, and is {_value(now)}"
+    return f"{where}{': ' if where else ''}it was {_describe_value(before)}, and is {_describe_value(now)}"
 
 
 def _is_digest(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
-def _value(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, dict) and "function" in value:
         value = value["function"]
     with suppress(TypeError, ValueError):

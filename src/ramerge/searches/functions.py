@@ -51,9 +51,9 @@ class FunctionScorer(Scorer):
         self._spec = spec
         self._log = log
         self._seconds = seconds
-        self._process: _Process | None = None
+        self._process: _FunctionProcess | None = None
         try:
-            ready = self._running(on_load).ready
+            ready = self._running_process(on_load).ready
         except ScoreFailedError as error:
             if str(log) not in str(error):  # the error says all of it
                 log.unlink(missing_ok=True)
@@ -63,7 +63,7 @@ class FunctionScorer(Scorer):
         self._digest = str(ready.get("digest"))
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        process = self._running()
+        process = self._running_process()
         until = time.monotonic() + self._seconds
         is_idle = False
         try:
@@ -92,9 +92,9 @@ class FunctionScorer(Scorer):
             self._process.close()
             self._process = None
 
-    def _running(self, on_load: Callable[[], None] = lambda: None) -> _Process:
+    def _running_process(self, on_load: Callable[[], None] = lambda: None) -> _FunctionProcess:
         if self._process is None:
-            self._process = _Process(self._spec, self._log, self._seconds, on_load)
+            self._process = _FunctionProcess(self._spec, self._log, self._seconds, on_load)
         return self._process
 
 
@@ -142,12 +142,12 @@ class CallableScorer(Scorer):
             values += [cell.cell_contents for cell in function.__closure__ or ()]
         else:
             values.append(getattr(function, "__dict__", None))
-        text = _ADDRESS.sub("", repr(values)) + _text(subject)
+        text = _ADDRESS.sub("", repr(values)) + _function_source(subject)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return {"function": f"{subject.__module__}:{subject.__qualname__}", "digest": digest}
 
 
-def _text(subject: Any) -> str:
+def _function_source(subject: Any) -> str:
     """Return the source of a function, or its compiled code if there is no source, as in an interactive session."""
     with suppress(OSError, TypeError):
         return inspect.getsource(subject)
@@ -160,7 +160,7 @@ def place_of(spec: str) -> str:
     return spec.rpartition(":")[0]
 
 
-class _Process:
+class _FunctionProcess:
     def __init__(self, spec: str, log: Path, seconds: float, on_load: Callable[[], None]) -> None:
         self._log = log
         self._seconds = seconds
@@ -178,7 +178,7 @@ class _Process:
                 f"{place_of(spec)} did not load within {most:g} seconds: see what it does at its import, and what "
                 f"it printed in {log}; a --score-timeout of more seconds waits longer"
             )
-            self.ready = self._line(time.monotonic() + most, late, on_load)
+            self.ready = self._read_line(time.monotonic() + most, late, on_load)
             if "error" in self.ready:
                 raise ScoreFailedError(str(self.ready["error"]))
         except BaseException:
@@ -190,9 +190,9 @@ class _Process:
         with suppress(BrokenPipeError):  # it has died, which reading says
             self._process.stdin.write(json.dumps(values).encode() + b"\n")
             self._process.stdin.flush()
-        return self._line(until, f"did not end within {self._seconds:g} seconds (--score-timeout)")
+        return self._read_line(until, f"did not end within {self._seconds:g} seconds (--score-timeout)")
 
-    def _line(self, until: float, late: str, on_wait: Callable[[], None] = lambda: None) -> dict[str, object]:
+    def _read_line(self, until: float, late: str, on_wait: Callable[[], None] = lambda: None) -> dict[str, object]:
         while b"\n" not in self._buffer:
             raise_dropped()
             on_wait()

@@ -52,11 +52,11 @@ class MassScorer(Scorer):
 
     @override
     def temper(self, candidates: Sequence[Scores]) -> float:
-        return temper_of(map(_items, candidates))
+        return temper_of(map(_item_scores, candidates))
 
     @override
     def figures(self, scores: Scores, temper: float) -> Scores:
-        return {name: of_items(mass_items(items, temper)) for name, items in _items(scores).items()}
+        return {name: of_items(mass_items(items, temper)) for name, items in _item_scores(scores).items()}
 
     @override
     def about(self) -> Mapping[str, object]:
@@ -92,5 +92,5 @@ def nll_of(scores: Scores) -> float:
     return fmean(measure.value for measure in scores.values())
 
 
-def _items(scores: Mapping[str, Measure]) -> dict[str, NDArray[np.float64]]:
+def _item_scores(scores: Mapping[str, Measure]) -> dict[str, NDArray[np.float64]]:
     return {name: measure.items for name, measure in scores.items() if measure.items is not None}

@@ -101,28 +101,32 @@ class OwnReplies:
             for trial in by_gain
             if trial is best or evidence.difference(objective, contest.figures(trial), figures).holds_0
         ][:MOST_CANDIDATES]
-        held_out = {name: self._held_out(name) for name in figures}
+        held_out = {name: self._held_out_prompts(name) for name in figures}
         if not self.generate and (self.generate is False or self._lacks_replies(contest, ties, held_out)):
             return Choice(best, notes=self._note_unused())
         right: dict[int, Scores] = {}
-        with closing(self._replier(held_out)) as replier:
+        with closing(self._make_replier(held_out)) as replier:
             for place, trial in enumerate(ties):
                 listen(place, len(ties))
-                right[trial.number] = self._right(replier, contest.candidates.plan(trial.point), trial.number, held_out)
+                right[trial.number] = self._reply_scores(
+                    replier, contest.candidates.plan(trial.point), trial.number, held_out
+                )
         listen(len(ties), len(ties))
 
         def worth(trial: Trial) -> float:
             return objective.value(right[trial.number]) + contest.values(trial)[0]
 
         notes = () if all(each.generated for name in held_out for each in self.replies.exchanges[name]) else (_GIVEN,)
-        return Choice(max(ties, key=worth), right, self._right_of_agents(held_out), notes)
+        return Choice(max(ties, key=worth), right, self._scores_of_agents(held_out), notes)
 
     def _lacks_replies(self, contest: Contest, ties: Sequence[Trial], held_out: Mapping[str, Sequence[Prompt]]) -> bool:
         """Whether a candidate lacks a stored reply to one of the prompts."""
         return any(
             journal.without_reply(held_out[name])
             for trial in ties
-            for name, journal in self._journals(contest.candidates.plan(trial.point), trial.number, held_out).items()
+            for name, journal in self._reply_journals(
+                contest.candidates.plan(trial.point), trial.number, held_out
+            ).items()
         )
 
     def _note_unused(self) -> tuple[str, ...]:
@@ -134,17 +138,17 @@ class OwnReplies:
         why = "--no-generate" if self.generate is False else why
         return (f"the choice is by mass alone: own replies of an earlier run, in {folder}, do not count ({why})",)
 
-    def _held_out(self, agent: str) -> list[Prompt]:
+    def _held_out_prompts(self, agent: str) -> list[Prompt]:
         """Return the prompts of an agent that no statistic uses, without the replies that came with them."""
         _, prompts = halves(self.prompts[agent], self.settings.prompt_seed)
         return [replace(prompt, replies=()) for prompt in prompts]
 
-    def _replier(self, prompts: Mapping[str, Sequence[Prompt]]) -> Replier:
+    def _make_replier(self, prompts: Mapping[str, Sequence[Prompt]]) -> Replier:
         if self.server is None:
             return LiveReplier(self.live, self.settings)
         return ServedReplier(self.live, self.settings, prompts, self.server, self.concurrency, self.folder)
 
-    def _journals(self, plan: Plan, number: int, agents: Iterable[str]) -> dict[str, ReplyJournal]:
+    def _reply_journals(self, plan: Plan, number: int, agents: Iterable[str]) -> dict[str, ReplyJournal]:
         """Return the stored replies of a candidate, by agent."""
         description = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
         description += [asdict(self.server)] if self.server is not None else []
@@ -152,18 +156,20 @@ class OwnReplies:
         folder = self.folder.root / _FOLDER / f"{number}-{fingerprint}"
         return {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in agents}
 
-    def _right_of_agents(self, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
+    def _scores_of_agents(self, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
         """Return, for each agent, which of its own replies are right, by prompt."""
         keys = {name: {exchange.key for exchange in self.replies.exchanges[name]} for name in held_out}
         return {
             name: _share_of_right(prompt.key in keys[name] for prompt in prompts) for name, prompts in held_out.items()
         }
 
-    def _right(self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
+    def _reply_scores(
+        self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]
+    ) -> Scores:
         """Return, for each agent's prompts, which of a candidate's own replies are right."""
         least = self.replies.least
         assert least is not None  # else nothing tells which are right
-        journals = self._journals(plan, number, held_out)
+        journals = self._reply_journals(plan, number, held_out)
         missing = {name: journals[name].without_reply(prompts) for name, prompts in held_out.items()}
         if any(missing.values()):
             try:

@@ -79,13 +79,13 @@ class PromptMeasures:
             content = {}
         masses = content.get("masses") if content.get("about") == about else None
         if not isinstance(masses, list) or len(masses) != len(points) or not all(map(_is_mass, masses)):
-            masses = self._masses(points, candidates)
+            masses = self._mean_masses(points, candidates)
             write_file(path, dumped({"about": about, "masses": masses}))
         gains = [-math.inf if mass is None else mass for mass in masses]
         order = sorted(range(len(points)), key=gains.__getitem__, reverse=True)
         return replace(space, order=tuple(points[place] for place in order))
 
-    def _masses(self, points: Sequence[Point], candidates: PlannedPoints) -> list[float | None]:
+    def _mean_masses(self, points: Sequence[Point], candidates: PlannedPoints) -> list[float | None]:
         """Return the mean mass of each point; None if it cannot be merged."""
         scorer = self.scorer()
         scores: list[Scores | None] = []
@@ -179,9 +179,9 @@ def _space_of_value(value: object) -> object:
     return {key: _space_of_value(inner) for key, inner in value.items()} if isinstance(value, dict) else [value]
 
 
-def _flattened(values: Mapping[str, object], place: str) -> Iterator[tuple[str, object]]:
+def _flatten(values: Mapping[str, object], place: str) -> Iterator[tuple[str, object]]:
     for key, value in values.items():
-        yield from _flattened(value, f"{place}.{key}") if isinstance(value, dict) else [(f"{place}.{key}", value)]
+        yield from _flatten(value, f"{place}.{key}") if isinstance(value, dict) else [(f"{place}.{key}", value)]
 
 
 def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], list[Point]]:
@@ -193,7 +193,7 @@ def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], lis
     _sum, *others = space.points()
     name, parameters = _own_parameters(recipe)
     values = (
-        {"method": name, **dict(_flattened(parameters, "parameters"))} if recipe.stated("method") is not None else None
+        {"method": name, **dict(_flatten(parameters, "parameters"))} if recipe.stated("method") is not None else None
     )
     own = [point for point in others if values is not None and values.items() <= point.items()]
     longer = [point for point in others if point["method"] == _SUM and point["parameters.scale"] > 1]
@@ -216,7 +216,7 @@ class AgentPrompts:
     settings: CalibrationSettings
 
     @classmethod
-    def of(cls, recipe: Document, settings: CalibrationSettings) -> AgentPrompts:
+    def from_recipe(cls, recipe: Document, settings: CalibrationSettings) -> AgentPrompts:
         """Read the prompts of a recipe.
 
         Raises:

@@ -117,7 +117,7 @@ def rank(
     document = open_recipe(recipe, options)
     models = models_only(document)
     names = list(models.agents)
-    calibration = CachedCalibration.of(models, names, replace(settings, gather="inputs"), options)
+    calibration = CachedCalibration.from_recipe(models, names, replace(settings, gather="inputs"), options)
     refuse_other_tokens(models, options)
     whole = for_method(with_inputs(document, names, calibration.folder), "regmean")
     start = portable(check(whole), None)  # rules, dtype and so on are those of every merge

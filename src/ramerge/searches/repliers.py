@@ -77,7 +77,7 @@ class LiveReplier(Replier):
 
 
 @dataclass(frozen=True)
-class _Request:
+class _PromptRequest:
     """A prompt in the form of a server request.
 
     Attributes:
@@ -123,25 +123,25 @@ class ServedReplier(Replier):
         self._seconds = server.timeout
         self._connections = 1 if server.is_sequential else concurrency
         self._server = KeptServer(server, folder.root / SERVED_NAME, folder.root / "server.log")
-        self._requests: dict[tuple[str, str], _Request] = {}
+        self._requests: dict[tuple[str, str], _PromptRequest] = {}
         self._running: RunningServer | None = None
         self._tokenizer: Any = None
 
     @override
     def put(self, plan: Plan) -> None:
         if not self._requests:
-            self._requests = self._encode()
+            self._requests = self._encode_requests()
             self.live.unload()
         plan.merge(self._folder.candidate)
         module: Any = import_module("ramerge.calibration.live")
         self._tokenizer = module.load_tokenizer(self._folder.candidate)
         self._running = self._server.load(self._folder.candidate)
 
-    def _encode(self) -> dict[tuple[str, str], _Request]:
+    def _encode_requests(self) -> dict[tuple[str, str], _PromptRequest]:
         """Return the requests, by agent and key of the prompt."""
         speakers = {agent: self._speaker(agent) for agent in self._prompts}
         return {
-            (agent, prompt.key): _request(speakers[agent], prompt)
+            (agent, prompt.key): _encode_request(speakers[agent], prompt)
             for agent, prompts in self._prompts.items()
             for prompt in prompts
         }
@@ -153,14 +153,17 @@ class ServedReplier(Replier):
         pool = ThreadPoolExecutor(self._connections)
         try:
             requests = {
-                pool.submit(_answer, self._running, self._body(prompt, request), self._seconds): (prompt, request)
+                pool.submit(_served_answer, self._running, self._request_body(prompt, request), self._seconds): (
+                    prompt,
+                    request,
+                )
                 for prompt in prompts
                 for request in [self._requests[agent, prompt.key]]
             }
             for answer in as_completed(requests):
                 raise_dropped()
                 prompt, request = requests[answer]
-                exchange = self._exchange(prompt, request, *answer.result())
+                exchange = self._make_exchange(prompt, request, *answer.result())
                 keep([replace(exchange, reward=reward(prompt, exchange.text))])
         finally:
             pool.shutdown(cancel_futures=True)
@@ -169,18 +172,18 @@ class ServedReplier(Replier):
     def close(self) -> None:
         self._server.close()
 
-    def _body(self, prompt: Prompt, request: _Request) -> dict[str, object]:
+    def _request_body(self, prompt: Prompt, request: _PromptRequest) -> dict[str, object]:
         """The fields of a request for a greedy reply, which override the model's own generation configuration."""
         fields: dict[str, object]
         if self._kind == "transformers":
             generation = {"do_sample": False, "eos_token_id": list(request.ends) or None, "pad_token_id": request.pad}
-            fields = {"prompt": self._text(prompt, request), "generation_config": json.dumps(generation)}
+            fields = {"prompt": self._server_text(prompt, request), "generation_config": json.dumps(generation)}
         else:
             greedy = {"temperature": 0, "repetition_penalty": 1.0}
             fields = {"prompt": request.ids, "stop_token_ids": list(request.ends), **greedy}
         return {"max_tokens": request.most, **fields}
 
-    def _exchange(self, prompt: Prompt, request: _Request, text: str, has_ended: bool) -> Exchange:
+    def _make_exchange(self, prompt: Prompt, request: _PromptRequest, text: str, has_ended: bool) -> Exchange:
         """Make an exchange from a reply's text, which is encoded to token ids."""
         ids = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
         if has_ended or not ids:
@@ -195,7 +198,7 @@ class ServedReplier(Replier):
             key=prompt.key,
         )
 
-    def _text(self, prompt: Prompt, request: _Request) -> str:
+    def _server_text(self, prompt: Prompt, request: _PromptRequest) -> str:
         """Return text that the candidate's tokenizer encodes to the prompt's ids, perhaps after a special token."""
         for start in (0, 1):
             text = str(self._tokenizer.decode(request.ids[start:], clean_up_tokenization_spaces=False))
@@ -207,16 +210,16 @@ class ServedReplier(Replier):
         )
 
 
-def _request(speaker: Speaker, prompt: Prompt) -> _Request:
+def _encode_request(speaker: Speaker, prompt: Prompt) -> _PromptRequest:
     """Encode a prompt as for its agent."""
     question = speaker.question(prompt)
     if isinstance(question, str):
         raise InputError(f"{prompt.place}: {question}")
     ids, is_cut = question
-    return _Request(ids, is_cut, speaker.most_for(ids), speaker.ends, speaker.pad)
+    return _PromptRequest(ids, is_cut, speaker.most_for(ids), speaker.ends, speaker.pad)
 
 
-def _answer(server: RunningServer, body: Mapping[str, object], seconds: float) -> tuple[str, bool]:
+def _served_answer(server: RunningServer, body: Mapping[str, object], seconds: float) -> tuple[str, bool]:
     """Return the text of a server's reply, and whether the reply ended by itself."""
     import httpx
 

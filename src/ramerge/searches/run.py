@@ -45,7 +45,7 @@ from ramerge.searches.results import SUM_FIRST, TEMPER, SearchResult, TriedPoint
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
 from ramerge.searches.strategies import STRATEGIES, Question, StrategyKind, SumFirst, key_of
-from ramerge.searches.text import comparison
+from ramerge.searches.text import comparison_sentences
 from ramerge.searches.trials import Trial
 
 TRIALS = 30
@@ -135,7 +135,7 @@ class PlannedPoints:
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = self._plan(document_of(self.recipe, point))
+            self._plans[key] = self._plan_document(document_of(self.recipe, point))
         return self._plans[key]
 
     def plan_agent(self, name: str) -> Plan:
@@ -145,9 +145,9 @@ class PlannedPoints:
             RecipeError, ChangedInputsError: as for `plan`.
         """
         point = {"method": "passthrough", "parameters.agent": name}
-        return self._plan(document_of(self.recipe.without("rules"), point))
+        return self._plan_document(document_of(self.recipe.without("rules"), point))
 
-    def _plan(self, document: Document) -> Plan:
+    def _plan_document(self, document: Document) -> Plan:
         options = replace(self.options, overwrite=True)  # of the last candidate
         place = self.out / "candidate" if self.out is not None else None
         plan = ramerge.plan(document, place, options=options)
@@ -222,7 +222,7 @@ def search(
             _trials_of(folder, space),
         )
         specialists = Specialists(contest, _scores_of_agents(agents, candidates, contest, folder))
-        strategy = _strategy(settings, space, branches, folder, specialists)
+        strategy = _make_strategy(settings, space, branches, folder, specialists)
         _try_points(contest, strategy, required_count, folder, on_progress)
 
         def on_reply(count_so_far: int, count: int) -> None:
@@ -234,7 +234,9 @@ def search(
             raise EvaluationError([f"{folder.root}: no point got a score", *failures, *folder.said_by_score()])
         all_notes = (*notes, *choice.notes)
         sampler = SUM_FIRST if branches is not None else settings.sampler or DEFAULT
-        return _Report(contest, space, settings, sampler, folder, all_notes, specialists, choice.best, choice).result()
+        return _ResultBuilder(
+            contest, space, settings, sampler, folder, all_notes, specialists, choice.best, choice
+        ).result()
 
 
 def required_trials(settings: SearchSettings, space: Space) -> int:
@@ -273,7 +275,7 @@ def _trials_of(folder: Folder, space: Space) -> list[Trial]:
     return trials
 
 
-def _strategy(
+def _make_strategy(
     settings: SearchSettings,
     space: Space,
     branches: Branches | None,
@@ -368,7 +370,7 @@ class Specialists:
 
 
 @dataclass(frozen=True)
-class _Report:
+class _ResultBuilder:
     """Makes the result of a search from its contest."""
 
     contest: Contest
@@ -385,8 +387,8 @@ class _Report:
         contest, objectives, best = self.contest, self.contest.objectives, self.best
         warnings = write_best(self.folder, contest.candidates.plan(best.point), best.number)
         validation = contest.figures(best)
-        apart, test, more = self._test(best, validation)
-        points = [self._point(trial, best, validation) for trial in contest.trials]
+        apart, test, more = self._test_best(best, validation)
+        points = [self._tried_point(trial, best, validation) for trial in contest.trials]
         is_one = len(objectives) == 1
         ours, theirs = self._compared_scores(validation, test)
         result = SearchResult(
@@ -394,7 +396,7 @@ class _Report:
             sampler=self.sampler,
             seed=self.settings.seed,
             space=self.space.as_dict(),
-            score=self._score(),
+            score=self._score_settings(),
             points=tuple(points),
             points_of_space=self.space.size,
             best=best.number,
@@ -413,7 +415,7 @@ class _Report:
             compared_items={name: 0 if each.items is None else len(each.items) for name, each in theirs.items()},
             notes=(*self.notes, *warnings, *more),
         )
-        result = replace(result, verdict="".join(comparison(result, self.folder.root)[-1:]))
+        result = replace(result, verdict="".join(comparison_sentences(result, self.folder.root)[-1:]))
         self.folder.write("search.json", dumped(result.to_dict()))
         return result
 
@@ -425,14 +427,14 @@ class _Report:
             return validation, self.specialists.scores("validation")
         return test, self.specialists.scores("test")
 
-    def _score(self) -> dict[str, object]:
+    def _score_settings(self) -> dict[str, object]:
         scorer = self.contest.scorer
         if not isinstance(scorer, MassScorer):
             return dict(scorer.about())
         temper = scorer.temper([trial.scores for trial in self.contest.complete()])
         return {**scorer.about(), TEMPER: round(temper, 3)}
 
-    def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
+    def _tried_point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
         point = TriedPoint(trial.number, trial.point, trial.state, trial.merge_seconds, trial.score_seconds)
         if trial.state == "failed":
             return replace(point, failure=trial.failure)
@@ -449,7 +451,7 @@ class _Report:
             right={name: measure.value for name, measure in self.choice.right.get(trial.number, {}).items()},
         )
 
-    def _test(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:
+    def _test_best(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:
         """Score the best point on test items; return how these are separated, the scores, and notes."""
         scorer = self.contest.scorer
         if not scorer.has_test:

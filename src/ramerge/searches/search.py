@@ -99,7 +99,7 @@ def search(
     prompts = None
     if has_prompts:
         require_extras({"search": STRATEGIES[settings.sampler].libraries if settings.sampler else ()})
-        prompts = AgentPrompts.of(document, settings.calibration)
+        prompts = AgentPrompts.from_recipe(document, settings.calibration)
         _refuse_importances(document, vary)
     _check_comparison(settings, by_mass=by_mass)
     if document.method == AUTO:

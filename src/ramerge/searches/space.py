@@ -136,15 +136,15 @@ class Space:
 
     def draw(self, choose: Callable[[Axis], Any]) -> Point:
         """Draw a point: choose on one axis after another."""
-        method = choose(self.by_method) if len(self.methods) > 1 else self.methods[0]
+        method = choose(self.method_axis) if len(self.methods) > 1 else self.methods[0]
         point: Point = {"method": method}
         for axis in self.axes_of(method):
-            if self._matters(axis, method, point):
+            if self._has_effect(axis, method, point):
                 point[axis.key] = choose(axis)
         return point
 
     @cached_property
-    def by_method(self) -> Axis:
+    def method_axis(self) -> Axis:
         """The axis of methods of the space."""
         return Axis("method", Choices(self.methods))
 
@@ -156,15 +156,15 @@ class Space:
         counting = [axis for axis in self.axes if axis.counts(method)]
         own = {axis.key for axis in counting if axis.method is not None}
         counting_once = [axis for axis in counting if axis.method is not None or axis.key not in own]
-        return sorted(counting_once, key=lambda axis: bool(_conditions(method, axis.key)))
+        return sorted(counting_once, key=lambda axis: bool(_effect_conditions(method, axis.key)))
 
-    def _matters(self, axis: Axis, method: str, point: Mapping[str, object]) -> bool:
+    def _has_effect(self, axis: Axis, method: str, point: Mapping[str, object]) -> bool:
         """Whether a value on the axis changes anything: some parameters have an effect only with certain values of
         others.
         """
         return all(
-            point.get(f"parameters.{name}", self.own_parameters.get(name, _default(method, name))) == value
-            for name, value in _conditions(method, axis.key).items()
+            point.get(f"parameters.{name}", self.own_parameters.get(name, _default_value(method, name))) == value
+            for name, value in _effect_conditions(method, axis.key).items()
         )
 
     def has(self, point: Mapping[str, Any]) -> bool:
@@ -179,7 +179,7 @@ class Space:
         for axis in self.axes:
             methods = [method for method in self.methods if axis in self.axes_of(method)]
             if methods and not any(self._may_matter(axis, method) for method in methods):
-                yield axis, _conditions(methods[0], axis.key)
+                yield axis, _effect_conditions(methods[0], axis.key)
 
     def _may_matter(self, axis: Axis, method: str) -> bool:
         """Whether the axis has an effect at some point with the method."""
@@ -188,11 +188,11 @@ class Space:
         def can_be(name: str, value: object) -> bool:
             domain = domains.get(f"parameters.{name}")
             if domain is None:
-                return self.own_parameters.get(name, _default(method, name)) == value
+                return self.own_parameters.get(name, _default_value(method, name)) == value
             values = domain.enumeration()
             return values is None or value in values
 
-        return all(can_be(name, value) for name, value in _conditions(method, axis.key).items())
+        return all(can_be(name, value) for name, value in _effect_conditions(method, axis.key).items())
 
     @property
     def is_listed(self) -> bool:
@@ -205,16 +205,16 @@ class Space:
             yield from self.order
             return
         for method in self.methods:
-            yield from self._below({"method": method}, method, self.axes_of(method))
+            yield from self._enumerate_points({"method": method}, method, self.axes_of(method))
 
-    def _below(self, point: Point, method: str, axes: Sequence[Axis]) -> Iterator[Point]:
+    def _enumerate_points(self, point: Point, method: str, axes: Sequence[Axis]) -> Iterator[Point]:
         if not axes:
             yield point
-        elif not self._matters(axes[0], method, point):
-            yield from self._below(point, method, axes[1:])
+        elif not self._has_effect(axes[0], method, point):
+            yield from self._enumerate_points(point, method, axes[1:])
         else:
             for value in axes[0].domain.enumeration() or ():
-                yield from self._below({**point, axes[0].key: value}, method, axes[1:])
+                yield from self._enumerate_points({**point, axes[0].key: value}, method, axes[1:])
 
     @cached_property
     def size(self) -> int | None:
@@ -230,13 +230,13 @@ class Space:
         return {"methods": list(self.methods), "axes": {axis.name: axis.domain.as_dict() for axis in self.axes}}
 
 
-def _conditions(method: str, key: str) -> Mapping[str, object]:
+def _effect_conditions(method: str, key: str) -> Mapping[str, object]:
     """Return the values of other parameters with which a parameter has an effect."""
     name = parameter_of(key)
     return conditions(METHODS[method].parameters, name) if name is not None else {}
 
 
-def _default(method: str, name: str) -> object:
+def _default_value(method: str, name: str) -> object:
     return METHODS[method].parameters.model_fields[name].default
 
 

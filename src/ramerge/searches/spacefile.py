@@ -34,14 +34,14 @@ _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
     """Make a grid from `--vary KEY=V,V,...`."""
-    document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
+    document = Document({str(key): _plain_value(list(values)) for key, values in vary.items()})
     document.flags = {(str(key),): f"--vary {key}" for key in vary}
     return _Reader(recipe, document, "--vary").space()
 
 
 def mapped_space(recipe: Document, values: Mapping[str, object]) -> Space:
     """Read a space from a mapping with the keys of a YAML file."""
-    return _Reader(recipe, Document(_plain(values)), "space").space()
+    return _Reader(recipe, Document(_plain_value(values)), "space").space()
 
 
 def file_space(recipe: Document, path: Path) -> Space:
@@ -61,9 +61,9 @@ class _Reader:
         document.check_numbers()
 
     def space(self) -> Space:
-        methods, axes = self._methods()
+        methods, axes = self._parse_methods()
         others = {key: inner for key, inner in self._document.as_dict().items() if key != "method"}
-        axes += self._axes(others, (), None)
+        axes += self._parse_axes(others, (), None)
         self._check_keys(axes, methods)
         self._raise_problems()
         own = self._recipe.stated("parameters")
@@ -80,7 +80,7 @@ class _Reader:
         return space
 
     @property
-    def _names_method(self) -> bool:
+    def _states_method(self) -> bool:
         return self._document.stated("method") is not None
 
     def _raise_problems(self) -> None:
@@ -90,7 +90,7 @@ class _Reader:
     def _add_problem(self, key: Key, text: str) -> None:
         self._problems.append(self._document.where(key, text))
 
-    def _methods(self) -> tuple[tuple[str, ...], list[Axis]]:
+    def _parse_methods(self) -> tuple[tuple[str, ...], list[Axis]]:
         """Return the methods, and the axes that belong to one of them."""
         method = self._document.stated("method")
         if method is None:
@@ -109,26 +109,28 @@ class _Reader:
         axes: list[Axis] = []
         for name, inner in method.items() if isinstance(method, dict) else ():
             if isinstance(inner, dict):
-                axes += self._axes(inner, ("method", name), name)
+                axes += self._parse_axes(inner, ("method", name), name)
             elif inner is not None:
                 text = "must be a space of its own, such as {parameters: {r: [0, 0.1]}}, or nothing"
                 self._add_problem(("method", name), text)
         return tuple(map(str, names)), axes
 
-    def _axes(self, values: Mapping[str, object], place: Key, method: str | None) -> Iterator[Axis]:
+    def _parse_axes(self, values: Mapping[str, object], place: Key, method: str | None) -> Iterator[Axis]:
         """Yield the axes of a mapping, at any depth."""
         for name, inner in values.items():
-            yield from self._axis((*place, name), name, inner, method)
+            yield from self._parse_axis((*place, name), name, inner, method)
 
-    def _axis(self, place: Key, key: str, inner: object, method: str | None) -> Iterator[Axis]:
+    def _parse_axis(self, place: Key, key: str, inner: object, method: str | None) -> Iterator[Axis]:
         if isinstance(inner, dict) and not _is_range(inner):
             for name, further in inner.items():
-                yield from self._axis((*place, name), f"{key}.{name}", further, method)
+                yield from self._parse_axis((*place, name), f"{key}.{name}", further, method)
             if not inner:
                 self._add_problem(place, "is empty")
             return
         try:
-            domain = _range(inner, self._is_real(key, method)) if isinstance(inner, dict) else _choices(inner)
+            domain = (
+                _parse_range(inner, self._is_real(key, method)) if isinstance(inner, dict) else _parse_choices(inner)
+            )
         except ValueError as error:
             self._add_problem(place, str(error))
             return
@@ -144,7 +146,7 @@ class _Reader:
         return any("float" in str(kind) for kind in kinds)
 
     def _check_keys(self, axes: Sequence[Axis], methods: Sequence[str]) -> None:
-        parameters = list(dict.fromkeys(name for method in methods for name in _parameters(method)))
+        parameters = list(dict.fromkeys(name for method in methods for name in _parameter_names(method)))
         for axis in axes:
             parameter = parameter_of(axis.key)
             top = axis.key.partition(".")[0]
@@ -155,7 +157,7 @@ class _Reader:
             elif parameter is not None and not any(
                 has_parameter(method, axis.key) for method in _methods_of(axis, methods)
             ):
-                if axis.method is None and not self._names_method and (others := _methods_with(axis.key)):
+                if axis.method is None and not self._states_method and (others := _methods_with_parameter(axis.key)):
                     own, few = methods[0], ", ".join(others[:_FEW])
                     which = "the default method, " if self._recipe.stated("method") is None else ""
                     self._problems.append(
@@ -163,7 +165,9 @@ class _Reader:
                         f"({few}{', ...' if len(others) > _FEW else ''}): --vary method={others[0]}"
                     )
                     continue
-                names = [f"parameters.{name}" for method in _methods_of(axis, methods) for name in _parameters(method)]
+                names = [
+                    f"parameters.{name}" for method in _methods_of(axis, methods) for name in _parameter_names(method)
+                ]
                 whose = f"of {', '.join(_methods_of(axis, methods))}"
                 problem = unknown(f"parameter {whose}", f"parameters.{parameter}", list(dict.fromkeys(names)))
                 self._problems.append(f"{axis.where}: {problem}")
@@ -177,26 +181,26 @@ class _Reader:
         for method in space.methods:
             axes = space.axes_of(method)
             first: Point = {"method": method} | {axis.key: axis.domain.extremes()[0] for axis in axes}
-            problems = check_point(self._recipe, first, _label(axes))
+            problems = check_point(self._recipe, first, _axis_labels(axes))
             for axis in axes if not problems else ():
                 for value in axis.domain.extremes()[1:]:
-                    problems += check_point(self._recipe, first | {axis.key: value}, _label(axes))
+                    problems += check_point(self._recipe, first | {axis.key: value}, _axis_labels(axes))
             self._problems += problems
 
 
-def _methods_with(key: str) -> list[str]:
+def _methods_with_parameter(key: str) -> list[str]:
     return [method for method in METHODS if has_parameter(method, key)]
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _plain_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_plain_value(inner) for inner in value]
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
-def _choices(inner: object) -> Choices:
+def _parse_choices(inner: object) -> Choices:
     """Return the choices of an axis. Raises `ValueError` if they are invalid."""
     values = inner if isinstance(inner, list | tuple) else [inner]
     if not values:
@@ -213,12 +217,12 @@ def _is_range(inner: Mapping[str, object]) -> bool:
     return bool(inner.keys() & {"from", "to"}) or (plain and bool(inner) and inner.keys() <= {*_ENDS, *_RANGE})
 
 
-def _range(inner: Mapping[str, object], is_real: bool) -> ValueRange:
+def _parse_range(inner: Mapping[str, object], is_real: bool) -> ValueRange:
     """The range of an axis; whole ends without a step mean whole numbers, unless `is_real`. Raises `ValueError`."""
     if strangers := [name for name in inner if name not in _RANGE]:
         raise ValueError(f"{unknown('key of a range', strangers[0], _RANGE)}; such as {{from: 0, to: 0.5}}")
-    low, high = (_number(name, inner.get(name)) for name in ("from", "to"))
-    step = None if inner.get("step") is None else _number("step", inner["step"])
+    low, high = (_parse_number(name, inner.get(name)) for name in ("from", "to"))
+    step = None if inner.get("step") is None else _parse_number("step", inner["step"])
     log = inner.get("log", False)
     if not isinstance(log, bool):
         raise ValueError("log must be true or false")
@@ -231,13 +235,13 @@ def _range(inner: Mapping[str, object], is_real: bool) -> ValueRange:
     return ValueRange(float(low) if is_real and step is None else low, high, step, log)
 
 
-def _number(name: str, value: object) -> float:
+def _parse_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
         raise ValueError(f"{name} must be a number, as in {{from: 0, to: 0.5}}")
     return value
 
 
-def _label(axes: Sequence[Axis]) -> Callable[[str, object], str]:
+def _axis_labels(axes: Sequence[Axis]) -> Callable[[str, object], str]:
     places = {axis.key: axis.where for axis in axes}
 
     def label(key: str, value: object) -> str:
@@ -250,5 +254,5 @@ def _methods_of(axis: Axis, methods: Sequence[str]) -> Sequence[str]:
     return methods if axis.method is None else [axis.method]
 
 
-def _parameters(method: str) -> list[str]:
+def _parameter_names(method: str) -> list[str]:
     return list(METHODS[method].parameters.model_fields) if method in METHODS else []

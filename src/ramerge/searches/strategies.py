@@ -108,12 +108,12 @@ class SumFirst:
     poor: Sequence[Point]
 
     def ask(self, trials: Sequence[Standing]) -> Point | None:
-        return ListedPoints(self._branch(trials)).ask(trials)
+        return ListedPoints(self._branch_points(trials)).ask(trials)
 
     def count(self, trials: Sequence[Standing]) -> int:
-        return len(self._branch(trials))
+        return len(self._branch_points(trials))
 
-    def _branch(self, trials: Sequence[Standing]) -> Sequence[Point]:
+    def _branch_points(self, trials: Sequence[Standing]) -> Sequence[Point]:
         first = self.points[0]
         values = next((trial.values for trial in trials if trial.point == first), None)
         if values is None:

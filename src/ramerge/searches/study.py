@@ -71,7 +71,7 @@ class Study:
         self._pending: tuple[Point, optuna.Trial] | None = None
         for left in (question.journal, question.journal.with_name(f"{question.journal.name}.lock")):
             left.unlink(missing_ok=True)
-        with _without_warnings():
+        with _silence_warnings():
             import optuna
             from optuna.storages import JournalStorage
             from optuna.storages.journal import JournalFileBackend
@@ -93,38 +93,38 @@ class Study:
         """
         past = {key_of(trial.point): trial for trial in trials}
         repeats = 0
-        with _without_warnings():
+        with _silence_warnings():
             while True:
-                point, trial = self._pending or self._draw()
+                point, trial = self._pending or self._draw_point()
                 standing = past.get(key_of(point))
                 if standing is None:
                     self._pending = (point, trial)
                     return point
                 self._pending = None
                 repeats = repeats + 1 if key_of(point) in self._standings else 0
-                self._tell(trial, standing)
+                self._report_value(trial, standing)
                 if repeats < _MOST_REPEATS:
                     continue
                 points = list(self._question.space.points()) if self._question.space.is_listed else []
                 left = ListedPoints(points).ask(trials)
                 if left is None:
                     return None
-                self._enqueue(left)
+                self._enqueue_point(left)
 
     def count(self, trials: Sequence[Standing]) -> int | None:
         """Return the number of points in the space; None if infinite."""
         del trials
         return self._question.space.size
 
-    def _draw(self) -> tuple[Point, optuna.Trial]:
+    def _draw_point(self) -> tuple[Point, optuna.Trial]:
         seed = int(np.random.SeedSequence((self._question.seed, self._draws)).generate_state(1)[0])
         self._draws += 1
         make: Any = getattr(self._optuna.samplers, self._kind.sampler)
         self._study.sampler = make(seed=seed, **dict(self._kind.settings))
         trial = self._study.ask()
-        return self._question.space.draw(lambda axis: _suggestion(trial, axis)), trial
+        return self._question.space.draw(lambda axis: _suggest_value(trial, axis)), trial
 
-    def _tell(self, trial: optuna.Trial, standing: Standing) -> None:
+    def _report_value(self, trial: optuna.Trial, standing: Standing) -> None:
         self._standings[key_of(standing.point)] = standing
         states = self._optuna.trial.TrialState
         if standing.state == "complete":
@@ -135,23 +135,23 @@ class Study:
         else:
             self._study.tell(trial, state=states.FAIL)
 
-    def _enqueue(self, point: Point) -> None:
+    def _enqueue_point(self, point: Point) -> None:
         """Make the next draw return this point, whatever the sampler would draw."""
         space = self._question.space
-        axes = [space.by_method, *space.axes_of(point["method"])]
+        axes = [space.method_axis, *space.axes_of(point["method"])]
         self._study.enqueue_trial(
             {
-                axis.name: _label(point[axis.key]) if isinstance(axis.domain, Choices) else point[axis.key]
+                axis.name: _value_label(point[axis.key]) if isinstance(axis.domain, Choices) else point[axis.key]
                 for axis in axes
                 if axis.key in point
             }
         )
 
 
-def _suggestion(trial: optuna.Trial, axis: Axis) -> object:
+def _suggest_value(trial: optuna.Trial, axis: Axis) -> object:
     domain = axis.domain
     if isinstance(domain, Choices):
-        labels = {_label(value): value for value in domain.values}
+        labels = {_value_label(value): value for value in domain.values}
         return labels[trial.suggest_categorical(axis.name, list(labels))]
     if domain.is_whole:
         step = int(domain.step or 1)
@@ -161,12 +161,12 @@ def _suggestion(trial: optuna.Trial, axis: Axis) -> object:
     return domain.tidy(value)
 
 
-def _label(value: object) -> str | int | float | None:
+def _value_label(value: object) -> str | int | float | None:
     return value if isinstance(value, str | int | float) or value is None else json.dumps(value)
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def _silence_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -35,7 +35,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
             f"best merge: {out}/best, its recipe: {out}/recipe.yaml",
         ]
     states = counts(result.points)
-    clauses = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
+    clauses = [_point_count(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
     clauses += [f"{states['pruned']:,} given up early"] if states["pruned"] else []
     clauses += [f"{states['failed']:,} failed"] if states["failed"] else []
     merging, scoring = result.seconds["merging"], result.seconds["scoring"]
@@ -43,7 +43,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
         f"{out}: {', '.join(clauses)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; best merge: "
         f"{out}/best, its recipe: {out}/recipe.yaml"
     )
-    return [*_ranking(result), *findings(result, out), *failures(result), where]
+    return [*_ranking_table(result), *findings(result, out), *failures(result), where]
 
 
 def _is_by_mass(result: SearchResult) -> bool:
@@ -98,7 +98,7 @@ def _mass_table(result: SearchResult) -> list[str]:
     return lines
 
 
-def _ranking(result: SearchResult) -> list[str]:
+def _ranking_table(result: SearchResult) -> list[str]:
     """Return the table of points for the terminal, best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
@@ -125,7 +125,7 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     for point in points:
         figures = []
         for estimate in point.objectives:
-            figures += [f"{estimate.value:.4f}", *([] if several else [_interval(estimate)])]
+            figures += [f"{estimate.value:.4f}", *([] if several else [_format_interval(estimate)])]
         if several:
             last = "yes" if point.number in result.front else ""
         elif point.state == "pruned":
@@ -159,9 +159,9 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         return [
             f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better. NLL: "
             f"negative log-likelihood per token{reply_note}",
-            f"best: {spelling(best.point, short=True)}{ties}{_doubt(result)}",
-            *_untried(result),
-            *comparison(result, out),
+            f"best: {spelling(best.point, short=True)}{ties}{_doubt_clause(result)}",
+            *_untried_sentences(result),
+            *comparison_sentences(result, out),
         ]
     lines = [f"best: point {best.number}: {spelling(best.point)}"]
     if result.agents:
@@ -177,15 +177,15 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         lines.append(text)
     if result.level:
         lines.append(
-            f"{_points(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
+            f"{_point_count(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
             "difference holds 0"
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
-    return [*lines, *_untried(result), *comparison(result, out)]
+    return [*lines, *_untried_sentences(result), *comparison_sentences(result, out)]
 
 
-def comparison(result: SearchResult, out: Path) -> list[str]:
+def comparison_sentences(result: SearchResult, out: Path) -> list[str]:
     """Return sentences that compare the best merge with its agents, and say what to do next."""
     over, by_mass = result.over_agents, _is_by_mass(result)
     if len(result.objectives) > 1:
@@ -234,7 +234,7 @@ def comparison(result: SearchResult, out: Path) -> list[str]:
     return [*lines, f"enough? {verdict}"]
 
 
-def _doubt(result: SearchResult) -> str:
+def _doubt_clause(result: SearchResult) -> str:
     """Return the part of the line on the best merge that says why the choice is unreliable; empty if it is reliable."""
     replies = result.score.get("replies", {})
     absent = [name for name, count in replies.items() if not count]
@@ -250,7 +250,7 @@ def _doubt(result: SearchResult) -> str:
     return "".join(f"; {doubt}" for doubt in doubts)
 
 
-def _untried(result: SearchResult) -> list[str]:
+def _untried_sentences(result: SearchResult) -> list[str]:
     """Return a sentence on the untried points of a finite space; empty if there are none."""
     count, size = len(result.points), result.points_of_space
     if size is None or count >= size:
@@ -278,11 +278,11 @@ def failures(result: SearchResult) -> list[str]:
     ]
 
 
-def _points(count: int) -> str:
+def _point_count(count: int) -> str:
     return quantity(count, "point")
 
 
-def _interval(estimate: Estimate) -> str:
+def _format_interval(estimate: Estimate) -> str:
     """Format an interval: `0.9000 to 0.9500`, or a dash."""
     if estimate.low is None or estimate.high is None:
         return "–"

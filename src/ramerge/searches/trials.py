@@ -46,13 +46,13 @@ class Trial:
     score_seconds: float = 0.0
 
 
-class _Items(TypedDict):
+class _ItemValues(TypedDict):
     """The values of a figure, item by item."""
 
     items: list[tuple[float, float]]
 
 
-Figures = dict[str, float | _Items]
+Figures = dict[str, float | _ItemValues]
 """Scores as plain values."""
 
 
@@ -90,7 +90,7 @@ class TrialFiles:
             "seconds": {"merging": trial.merge_seconds, "scoring": trial.score_seconds},
             "scores": scores_to_json(trial.scores),
         }
-        write_file(self._path(trial.number), dumped(content, indent=None))
+        write_file(self._trial_path(trial.number), dumped(content, indent=None))
 
     def read(self) -> list[Trial]:
         """Read all trials, ordered by number.
@@ -99,14 +99,14 @@ class TrialFiles:
             EvaluationError: a file is not what a search writes.
         """
         numbers = sorted(int(path.stem) for path in self.root.glob("*.json") if _NAME.fullmatch(path.stem))
-        return [self._trial(number) for number in numbers]
+        return [self._read_trial(number) for number in numbers]
 
-    def _trial(self, number: int) -> Trial:
-        content = validate(self._path(number), read(self._path(number)), _TrialFile)
+    def _read_trial(self, number: int) -> Trial:
+        content = validate(self._trial_path(number), read(self._trial_path(number)), _TrialFile)
         if (content["state"] == "failed") == bool(content["scores"]):
             count = quantity(len(content["scores"]), "score")
             raise EvaluationError(
-                f"{self._path(number)}: has {content['state']} as its state and {count}; "
+                f"{self._trial_path(number)}: has {content['state']} as its state and {count}; "
                 "remove the file, and the point is scored again"
             )
         seconds = content["seconds"]
@@ -114,7 +114,7 @@ class TrialFiles:
             number,
             content["point"],
             content["state"],
-            scores_from_json(self._path(number), content["scores"]),
+            scores_from_json(self._trial_path(number), content["scores"]),
             content["failure"],
             seconds.get("merging", 0.0),
             seconds.get("scoring", 0.0),
@@ -128,22 +128,25 @@ class TrialFiles:
         """Remove the pruned trials."""
         for trial in self.read():
             if trial.state == "pruned":
-                self._path(trial.number).unlink()
+                self._trial_path(trial.number).unlink()
 
     def keep_test(self, number: int, scores: Scores) -> None:
         """Write the scores of a trial on held-out items."""
-        write_file(self._path(number), dumped(read(self._path(number)) | {"test": scores_to_json(scores)}, indent=None))
+        write_file(
+            self._trial_path(number),
+            dumped(read(self._trial_path(number)) | {"test": scores_to_json(scores)}, indent=None),
+        )
 
     def test(self, number: int) -> Scores | None:
         """Return the scores of a trial on held-out items, if any."""
-        content = validate(self._path(number), read(self._path(number)), _TrialFile).get("test")
-        return scores_from_json(self._path(number), content) if content else None
+        content = validate(self._trial_path(number), read(self._trial_path(number)), _TrialFile).get("test")
+        return scores_from_json(self._trial_path(number), content) if content else None
 
-    def _path(self, number: int) -> Path:
+    def _trial_path(self, number: int) -> Path:
         return self.root / f"{number}.json"
 
 
-def _is_finite(content: float | _Items) -> bool:
+def _is_finite(content: float | _ItemValues) -> bool:
     values = np.asarray(content if isinstance(content, float) else content["items"], np.float64)
     return values.size > 0 and bool((np.abs(values) <= LARGEST).all())
 

@@ -94,7 +94,7 @@ def choose(
     if last is not None:
         if inside and len(inside) < last:
             are = quantity(len(inside), "checkpoint is", "checkpoints are")
-            _warn(f"--last {last}: only {are} there, and all of them are taken")
+            _warn_user(f"--last {last}: only {are} there, and all of them are taken")
         inside = inside[-last:]
     if not inside:
         steps = f"{checkpoints[0].step} to {checkpoints[-1].step}"
@@ -146,7 +146,7 @@ def _checkpoints_in_run(run: str) -> list[RunCheckpoint]:
     folder = Path(run).expanduser()
     if not is_remote(run) and folder.is_dir():
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
-        return [checkpoint for path in inside if (checkpoint := _inside(path)) is not None]
+        return [checkpoint for path in inside if (checkpoint := _checkpoint_in_folder(path)) is not None]
     if is_remote(run) and on_hub(run) is None:
         raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
     if not is_remote(run) and not is_hub_id(run):
@@ -164,17 +164,17 @@ def _checkpoints_in_run(run: str) -> list[RunCheckpoint]:
     return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
 
 
-def _inside(folder: Path) -> RunCheckpoint | None:
+def _checkpoint_in_folder(folder: Path) -> RunCheckpoint | None:
     """Return the checkpoint in a folder of a run; None for other folders, with a note if they look like checkpoints."""
     step, is_model = _step_of_folder(folder), _is_model(folder)
     if step is not None and is_model and not _is_soup(folder):
-        return _checkpoint(str(folder.absolute()), step)
+        return _make_checkpoint(str(folder.absolute()), step)
     if is_model and step is not None:
-        _warn(f"{folder}: is skipped, because it is itself a soup; to use it, name all checkpoints")
+        _warn_user(f"{folder}: is skipped, because it is itself a soup; to use it, name all checkpoints")
     elif is_model:
-        _warn(f"{folder}: is skipped, because neither its name nor a trainer's state has its step")
+        _warn_user(f"{folder}: is skipped, because neither its name nor a trainer's state has its step")
     elif step is not None and (folder / "config.json").exists():
-        _warn(f"{folder}: is skipped, because weights are missing")
+        _warn_user(f"{folder}: is skipped, because weights are missing")
     return None
 
 
@@ -187,7 +187,7 @@ def _is_soup(folder: Path) -> bool:
     return isinstance(name, str) and name in METHODS and METHODS[name].along_run
 
 
-def _warn(text: str) -> None:
+def _warn_user(text: str) -> None:
     warnings.warn(OutputWarning(text), stacklevel=2)
 
 
@@ -201,7 +201,7 @@ def _listed_checkpoints(words: Sequence[str]) -> list[RunCheckpoint]:
             raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
         step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else last_number(word.rpartition("@")[2])
         places += [word] if step is None else []
-        checkpoints.append(_checkpoint(absolute_model(word), place if step is None else step))
+        checkpoints.append(_make_checkpoint(absolute_model(word), place if step is None else step))
     if 0 < len(places) < len(words):
         raise RecipeError(f"{places[0]}: has no step in its name, as others have; rename it, such as to step-100")
     labels = [Path(word).name for word in words]
@@ -210,7 +210,7 @@ def _listed_checkpoints(words: Sequence[str]) -> list[RunCheckpoint]:
     return checkpoints
 
 
-def _checkpoint(model: str, step: int) -> RunCheckpoint:
+def _make_checkpoint(model: str, step: int) -> RunCheckpoint:
     index = Path(model) / DELTA_INDEX
     if is_remote(model) or not index.is_file():
         return RunCheckpoint(step, model)

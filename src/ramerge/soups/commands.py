@@ -128,7 +128,7 @@ def soup(
     if recipe_file is not None and (flags["analyze"] or flags["strategy"] == GREEDY):
         raise RecipeError("--write-recipe: is not for --analyze, and greedy writes its own recipe, OUT/recipe.yaml")
     if flags["analyze"]:
-        _analyze(run, flags, options, quiet=quiet, as_json=as_json)
+        _analyze_run(run, flags, options, quiet=quiet, as_json=as_json)
         return
     request = read_request(run, flags)
     document = request.recipe
@@ -150,7 +150,7 @@ def soup(
     carry_out(document, out, options, kind, quiet=quiet, as_json=as_json, explain=explain)
 
 
-def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
+def _analyze_run(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
     from ramerge.analysis.command_output import check_outputs
     from ramerge.sdk.files import STANDARD_OUTPUT, write_texts
     from ramerge.sdk.progress import shown

@@ -105,14 +105,14 @@ def greedy_soup(
         )
         # failures are tried again
         finished_trials = [trial for trial in folder.trials.read() if trial.state == "complete"]
-        soups = _Soups(recipe, run, {one.name: one for one in checkpoints}, options, folder.candidate)
+        soups = _SoupCandidates(recipe, run, {one.name: one for one in checkpoints}, options, folder.candidate)
         contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, finished_trials)
         strategy = GreedySoup([one.name for one in checkpoints], objective)
         try:
             contest.run(
                 strategy, None, lambda: listen(Progress(_STAGE, strategy.done(contest.standings()), total, "soups"))
             )
-            return _result(contest, strategy, folder)
+            return _write_result(contest, strategy, folder)
         except TooManyFailuresError as error:
             raise EvaluationError(
                 [
@@ -170,24 +170,24 @@ class GreedySoup:
                 return
             if standing.state == "complete":
                 singles.append((name, standing))
-        singles.sort(key=lambda one: self._gain(one[1]), reverse=True)
+        singles.sort(key=lambda one: self._signed_value(one[1]), reverse=True)
         members = [name for name, _ in singles[:1]]
-        best = self._gain(singles[0][1]) if singles else 0.0
+        best = self._signed_value(singles[0][1]) if singles else 0.0
         for name, _ in singles[1:]:
             standing = results.get(key_of(self.point([*members, name])))
-            better = standing is not None and standing.state == "complete" and self._gain(standing) >= best
+            better = standing is not None and standing.state == "complete" and self._signed_value(standing) >= best
             yield _SoupStep((*members, name), standing, better)
             if standing is None:
                 return
             if better:
-                members, best = [*members, name], self._gain(standing)
+                members, best = [*members, name], self._signed_value(standing)
 
-    def _gain(self, standing: Standing) -> float:
+    def _signed_value(self, standing: Standing) -> float:
         return self.objective.sign * standing.values[0]
 
 
 @dataclass(frozen=True)
-class _Soups:
+class _SoupCandidates:
     """The candidates of a greedy search: plans of the soups that its points name."""
 
     recipe: Document
@@ -203,7 +203,7 @@ class _Soups:
         return ramerge.plan(document, self.candidate, options=replace(self.options, overwrite=True))
 
 
-def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyResult:
+def _write_result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyResult:
     """Merge the best soup to `best`, and write the result."""
     trials = {key_of(trial.point): trial for trial in contest.trials}
     pairs = [(step, trials[key_of(strategy.point(step.members))]) for step in strategy.steps(contest.standings())]

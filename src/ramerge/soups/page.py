@@ -21,7 +21,7 @@ def render(result: RunStraightness) -> str:
     ]
     return figures_page(
         Path(__file__).with_name("page.html"),
-        [_line(result), _layers(result)],
+        [_line_figure(result), _layers_figure(result)],
         version=__version__,
         found=result,
         findings=[(judgment(result), "")],
@@ -30,7 +30,7 @@ def render(result: RunStraightness) -> str:
     )
 
 
-def _line(result: RunStraightness) -> Figure:
+def _line_figure(result: RunStraightness) -> Figure:
     """Draw all checkpoints along the run's line, and the least-squares line through them."""
     rows = [{"step": step, "place": place} for step, place in zip(result.steps, result.model.coordinates, strict=True)]
     base = alt.Chart(alt.NamedData(name="rows")).encode(
@@ -50,7 +50,7 @@ def _line(result: RunStraightness) -> Figure:
     )
 
 
-def _layers(result: RunStraightness) -> Figure:
+def _layers_figure(result: RunStraightness) -> Figure:
     """Draw the share of the first component and R^2 for each layer."""
     rows = [
         {"part": row["part"], "place": row["place"], "what": what, "value": row[key]}

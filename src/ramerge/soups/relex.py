@@ -55,7 +55,7 @@ class Line:
     fit: float
 
     @staticmethod
-    def of(products: Floats, steps: Sequence[float]) -> Line:
+    def from_products(products: Floats, steps: Sequence[float]) -> Line:
         """Compute the trajectory of task vectors at these steps, from their scalar products, shape (agents, agents)."""
         count = len(steps)
         if not np.isfinite(products).all():
@@ -66,7 +66,7 @@ class Line:
         values, vectors = np.linalg.eigh(products)
         direction: NDArray[Any] = vectors[:, -1]
         direction = -direction if direction.sum() < 0 else direction
-        intercept, slope, fit = _line(np.asarray(steps, float), direction)
+        intercept, slope, fit = _fit_line(np.asarray(steps, float), direction)
         return Line(min(max(float(values[-1]), 0.0) / total, 1.0), direction, intercept, slope, fit)
 
     def coefficients(self, at: float) -> Floats:
@@ -74,7 +74,7 @@ class Line:
         return (self.intercept + self.slope * at) * self.direction
 
 
-def _line(steps: Floats, values: Floats) -> tuple[float, float, float]:
+def _fit_line(steps: Floats, values: Floats) -> tuple[float, float, float]:
     """Return intercept, slope and R^2 of the least-squares line; the line of a single point goes through the origin."""
     if len(steps) == 1:
         return (0.0, float(values[0] / steps[0]), 1.0) if steps[0] else (float(values[0]), 0.0, 1.0)
@@ -128,7 +128,7 @@ class Relex(CombinationMethod[RelexParameters]):
     def coefficients(self, parameters: RelexParameters, agents: Agents, gram: Floats) -> Floats:
         steps = steps_of(parameters, agents)
         at = max(steps) if parameters.at is None else parameters.at
-        return Line.of(gram, steps).coefficients(at)
+        return Line.from_products(gram, steps).coefficients(at)
 
     def reported(self, parameters: RelexParameters, agents: Agents) -> Gram:
         return Gram("tensor")
@@ -136,7 +136,7 @@ class Relex(CombinationMethod[RelexParameters]):
     def report(self, parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Figure]]:
         """Each agent's step, and the share of its squared task vector in the first component, over all tensors."""
         steps = steps_of(parameters, agents)
-        shares = shares_of(parts, [Line.of(products, steps) for products in parts], len(agents))
+        shares = shares_of(parts, [Line.from_products(products, steps) for products in parts], len(agents))
         return [{"step": step, "straight": share} for step, share in zip(steps, shares, strict=True)]
 
     def warning(self, figures: Sequence[Figures]) -> str:

@@ -57,21 +57,21 @@ def most_relevant(scores: Mapping[str, TaskScores], count: int) -> list[str]:
     the checkpoint with the largest (relevance - largest similarity to a chosen checkpoint) / 2
     (Carbonell and Goldstein 1998).
     """
-    standard = _standardize(scores)
+    standard = _standardize_scores(scores)
     relevance = {name: fmean(values) for name, values in standard.items()}
     apart = {name: [value - relevance[name] for value in values] for name, values in standard.items()}
     chosen_names: list[str] = []
     while len(chosen_names) < min(count, len(scores)):
 
         def worth(name: str) -> float:
-            alike = max((_cosine(apart[name], apart[other]) for other in chosen_names), default=0.0)
+            alike = max((_cosine_similarity(apart[name], apart[other]) for other in chosen_names), default=0.0)
             return _RELEVANCE * relevance[name] - (1 - _RELEVANCE) * alike
 
         chosen_names.append(max((name for name in scores if name not in chosen_names), key=worth))
     return [name for name in scores if name in chosen_names]
 
 
-def _standardize(scores: Mapping[str, TaskScores]) -> dict[str, list[float]]:
+def _standardize_scores(scores: Mapping[str, TaskScores]) -> dict[str, list[float]]:
     tasks = sorted({task for by_task in scores.values() for task in by_task})
     result: dict[str, list[float]] = {name: [] for name in scores}
     for task in tasks:
@@ -82,6 +82,6 @@ def _standardize(scores: Mapping[str, TaskScores]) -> dict[str, list[float]]:
     return result
 
 
-def _cosine(first: Sequence[float], second: Sequence[float]) -> float:
+def _cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
     length = (sum(a * a for a in first) * sum(b * b for b in second)) ** 0.5
     return sum(a * b for a, b in zip(first, second, strict=True)) / length if length else 0.0

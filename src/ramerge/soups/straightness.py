@@ -91,7 +91,7 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
         model=_combined_straightness(parts, steps),
         layers={name: _combined_straightness(list(each.values()), steps) for name, each in layers.items()},
         tensors={name: _combined_straightness([matrix], steps) for name, matrix in products.items()},
-        shares=tuple(shares_of(parts, [Line.of(part, steps) for part in parts], len(steps))),
+        shares=tuple(shares_of(parts, [Line.from_products(part, steps) for part in parts], len(steps))),
         warnings=merge_plan.warnings,
     )
 
@@ -100,7 +100,7 @@ def _combined_straightness(products: Sequence[Floats], steps: Sequence[float]) -
     """Compute the straightness of tensors from the scalar products of their task vectors."""
     if not products:
         return Straightness(0.0, 1.0, 1.0, (0.0,) * len(steps))
-    lines = [Line.of(matrix, steps) for matrix in products]
+    lines = [Line.from_products(matrix, steps) for matrix in products]
     inside = [line.share * float(np.trace(matrix)) for line, matrix in zip(lines, products, strict=True)]
     total = sum(float(np.trace(matrix)) for matrix in products)
     last = max(range(len(steps)), key=lambda place: steps[place])

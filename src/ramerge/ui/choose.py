@@ -41,9 +41,9 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
             names = [(f"{name}: {method.title}", name) for name, method in listed().items()]
             method = gr.Dropdown(names, value=DEFAULT_METHOD, label=views.LABELS["--method"])
             with gr.Column():
-                _parameters(desk, recipe, parameter_state, problems)
-            dtype = gr.Dropdown([_KEEP, *_literals("dtype")], value=_KEEP, label="dtype", info="of the output")
-            rounding = gr.Dropdown(_literals("rounding"), value="nearest", label="rounding", info="to that dtype")
+                _draw_parameters(desk, recipe, parameter_state, problems)
+            dtype = gr.Dropdown([_KEEP, *_allowed_values("dtype")], value=_KEEP, label="dtype", info="of the output")
+            rounding = gr.Dropdown(_allowed_values("rounding"), value="nearest", label="rounding", info="to that dtype")
         with gr.Column(min_width=300):
             recipe.render()
             problems.render()
@@ -71,12 +71,12 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
     outputs = [parameter_state, method, dtype, rounding, models.base, models.agents]
     recipe.input(follow, recipe, outputs, trigger_mode="always_last", **PRIVATE)
     about = {"outputs": [problems, plan_text, command], "api_visibility": "private", "show_progress": "minimal"}
-    plan = partial(_plan, desk)
+    plan = partial(_plan_text, desk)
     recipe.change(plan, recipe, trigger_mode="always_last", **about)
     page.load(plan, recipe, **about)
 
 
-def _plan(desk: Desk, text: str) -> tuple[str, str, str]:
+def _plan_text(desk: Desk, text: str) -> tuple[str, str, str]:
     """Return the problems, the plan, and its command."""
     try:
         document = read_draft(text or EMPTY, desk.roots)
@@ -102,7 +102,7 @@ def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:
     return lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots)
 
 
-def _parameters(desk: Desk, recipe: gr.Code, parameter_state: gr.State, problems: gr.HTML) -> None:
+def _draw_parameters(desk: Desk, recipe: gr.Code, parameter_state: gr.State, problems: gr.HTML) -> None:
     """Draw the controls of the method's parameters; redraw them when the method or the text has changed."""
 
     @gr.render(inputs=parameter_state, show_progress="hidden")  # type: ignore[untyped-decorator]
@@ -134,7 +134,7 @@ def _parameter_state(text: str, desk: Desk) -> tuple[str, dict[str, object], lis
     return name, values, list(document.agents)
 
 
-def _literals(key: str) -> list[str]:
+def _allowed_values(key: str) -> list[str]:
     """Return the values that a key of recipes may have."""
     literals: list[str] = []
     for kind in get_args(Recipe.model_fields[key].annotation) or ():

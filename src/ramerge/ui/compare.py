@@ -19,7 +19,7 @@ from ramerge.scoring.intervals import interval
 from ramerge.scoring.serving import SERVERS
 from ramerge.sdk.commands import named
 from ramerge.ui import ask, views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, show_stop_while_running, text_place
 from ramerge.ui.draft import agents_in
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.merge import finished_merges, models_of
@@ -47,7 +47,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.active_job_or_none
         if work.state == DONE:
             agents = agents_in(text, desk.roots)
             names = [name for name in models if name != "base" and name not in agents]
@@ -56,7 +56,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
 
     tab.select(offer, None, merges, **PRIVATE)
     act(score.click, score_demo, [recipe, merges], outputs, problems, concurrency_limit=None)
-    while_running(job, stop)
+    show_stop_while_running(job, stop)
     if not desk.public:
         with gr.Row():
             info = "for benchmarks and prompts; --serve starts a server"
@@ -65,7 +65,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
             info = "its key: RAMERGE_API_KEY"
             endpoint = gr.Textbox("http://127.0.0.1:8000/v1", label=views.LABELS["--endpoint"], info=info, max_lines=1)
         common = [recipe, merges, server, endpoint]
-        _evaluation(desk, common, outputs)
+        _build_evaluation(desk, common, outputs)
         ask.build(desk, common)
 
 
@@ -110,7 +110,7 @@ def _mean_reward(rewards: Sequence[float]) -> str:
     return f"{100 * fmean(rewards):.1f}" + (f" [{100 * limits[0]:.1f}, {100 * limits[1]:.1f}]" if limits else "")
 
 
-def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
+def _build_evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
     """Build the part for benchmarks: `ramerge eval`, and the table of its logs from `ramerge table`."""
     with gr.Accordion("Score on benchmarks", open=False):
         with gr.Row():
@@ -150,13 +150,13 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
         words += ["--endpoint", url] if serve == ask.ENDPOINT else ["--serve", serve]
         work = desk.queue.add(Job("Scores", [*words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.while_active
+            yield views.progress_html(work), gr.skip(), views.command_html(work.words), work.active_job_or_none
         if work.state == DONE:
-            view, table_words = _logs(desk, folder, who)
+            view, table_words = _read_logs(desk, folder, who)
             yield views.progress_html(work), view, views.command_html(work.words, table_words), None
 
     def show(folder: str, who: list[str]) -> tuple[str, str]:
-        view, words = _logs(desk, folder, who)
+        view, words = _read_logs(desk, folder, who)
         return view, views.command_html(words)
 
     recipe = common[0]
@@ -164,7 +164,7 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
     act(look.click, show, [logs, specialists], outputs[1:3], problems)
     for component in (tasks, recipe):
         component.change(
-            partial(_specialists, desk),
+            partial(_specialist_choices, desk),
             [recipe, tasks, specialists],
             specialists,
             trigger_mode="always_last",
@@ -172,7 +172,7 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
         )
 
 
-def _specialists(desk: Desk, text: str, tasks: list[str], before: list[str]) -> object:
+def _specialist_choices(desk: Desk, text: str, tasks: list[str], before: list[str]) -> object:
     """Return the choices for `--specialist`: each task with each agent; earlier choices stay if possible."""
     agents = agents_in(text, desk.roots)
     names = [re.split("[/@]", task)[-1] for task in tasks or []]
@@ -182,7 +182,7 @@ def _specialists(desk: Desk, text: str, tasks: list[str], before: list[str]) -> 
     return gr.update(choices=choices, value=[*own_before, *(f"{name}={name}" for name in own)])
 
 
-def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
+def _read_logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
     """Return the merges' retention, from logs of `ramerge eval`, as HTML; and the command that shows the same."""
     specialist_words = [word for each in specialists or [] for word in ("--specialist", each)]
     words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *specialist_words]

@@ -34,7 +34,7 @@ class Control:
 def controls_of(method: Method, values: Mapping[str, object], agents: Sequence[str]) -> list[Control]:
     """Return the controls of all parameters that have an effect with these values."""
     schema = method.parameters.model_json_schema()["properties"]
-    return [_control(method, name, schema[name], values[name], agents) for name in meaningful(method, values)]
+    return [_make_control(method, name, schema[name], values[name], agents) for name in meaningful(method, values)]
 
 
 def meaningful(method: Method, values: Mapping[str, object]) -> list[str]:
@@ -43,7 +43,7 @@ def meaningful(method: Method, values: Mapping[str, object]) -> list[str]:
     return [name for name in fields if conditions(method.parameters, name).items() <= values.items()]
 
 
-def _control(method: Method, name: str, field: Mapping[str, Any], value: object, agents: Sequence[str]) -> Control:
+def _make_control(method: Method, name: str, field: Mapping[str, Any], value: object, agents: Sequence[str]) -> Control:
     about = {"label": name, "info": str(field.get("description", "")), "interactive": True}
     if names_agent(method.parameters, name):
         return Control(
@@ -56,14 +56,14 @@ def _control(method: Method, name: str, field: Mapping[str, Any], value: object,
     if field.get("type") == "boolean":
         return Control(name, gr.Checkbox(value=bool(value), **about), bool)
     if (field.get("type") in ("number", "integer") or "minimum" in field) and isinstance(value, int | float):
-        return _number(name, field, value, about)
+        return _number_control(name, field, value, about)
     plain = value.model_dump() if isinstance(value, BaseModel) else value
     text = plain if isinstance(plain, str) else dumped(plain, indent=None).strip()
     about["info"] = f"{about['info']} ({field['range']})" if "range" in field else about["info"]
     return Control(name, gr.Textbox(value=text, max_lines=1, **about), parse_scalar)
 
 
-def _number(name: str, field: Mapping[str, Any], value: float, about: Mapping[str, object]) -> Control:
+def _number_control(name: str, field: Mapping[str, Any], value: float, about: Mapping[str, object]) -> Control:
     whole = field.get("type") == "integer"
     kind = int if whole else float
     low = field.get("minimum", field.get("exclusiveMinimum"))

@@ -107,7 +107,7 @@ class Desk:
         shutil.rmtree(self.roots.home / visitor_id, ignore_errors=True)
 
 
-def while_running(job: gr.State, stop: gr.Button) -> None:
+def show_stop_while_running(job: gr.State, stop: gr.Button) -> None:
     """Show a button that stops the job of a tab while it runs."""
     job.change(lambda work: gr.update(visible=work is not None), job, stop, **PRIVATE)
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
@@ -175,14 +175,14 @@ def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], opti
         raise RecipeError(f"--root {folder}: is no folder" for folder in wrong)
     all_roots = Roots((*folders, AGENTS.resolve()))
     agent_models = named("--agent", agents, "NAME=MODEL, such as --agent code=./coder")
-    values: dict[str, object] = {"method": DEFAULT_METHOD, **({"base": _absolute(base)} if base else {})}
-    values |= {"agents": {name: _absolute(model) for name, model in agent_models.items()}} if agent_models else {}
+    values: dict[str, object] = {"method": DEFAULT_METHOD, **({"base": _absolute_path(base)} if base else {})}
+    values |= {"agents": {name: _absolute_path(model) for name, model in agent_models.items()}} if agent_models else {}
     text = as_yaml(Document(values)) if base or agent_models else EMPTY
     read_draft(text, all_roots)
     return Desk(all_roots, options, limit_words(options), start=text)
 
 
-def _absolute(model: str) -> str:
+def _absolute_path(model: str) -> str:
     """Make a path argument absolute: it is relative to the working folder, which may not be a root."""
     path = Path(model).expanduser()
     return str(path.absolute()) if path.exists() else model

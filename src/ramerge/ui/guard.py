@@ -62,21 +62,21 @@ class PageGuard:
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif (refusal := self._refusal(request := Request(scope))) is not None:
+        elif (refusal := self._refusal_response(request := Request(scope))) is not None:
             await refusal(scope, receive, send)
-        elif self._brings_token(request):
+        elif self._has_token(request):
             first = RedirectResponse("./", 303, {"cache-control": "no-store"})
             first.set_cookie(self._cookie, str(self._token), httponly=True, samesite="strict")
             await first(scope, receive, send)
         else:
             try:
-                whole = await _whole(receive)
+                whole = await _buffer_request(receive)
             except _TooLongError:
                 await _TOO_LONG(scope, receive, send)
                 return
-            await self._app(scope, whole, self._with_headers(request, send))
+            await self._app(scope, whole, self._add_headers(request, send))
 
-    def _refusal(self, request: Request) -> PlainTextResponse | None:
+    def _refusal_response(self, request: Request) -> PlainTextResponse | None:
         """Return the answer to a request that must be refused; None for other requests."""
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         path = request.scope["path"]
@@ -84,21 +84,21 @@ class PageGuard:
             return _refusal_text(403, "This page is not known under this name.")
         if any([urlsplit(origin).netloc] != hosts for origin in origins):
             return _refusal_text(403, "Requests from other pages are refused.")
-        has_cookie = self._token is None or _same_token(request.cookies.get(self._cookie, ""), self._token)
-        if not has_cookie and not self._brings_token(request):
+        has_cookie = self._token is None or _is_same_token(request.cookies.get(self._cookie, ""), self._token)
+        if not has_cookie and not self._has_token(request):
             return _refusal_text(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
         if not _SAFE_PATH.fullmatch(path) or ".." in path:
             return _refusal_text(404, "There is nothing here.")
         length = request.headers.get("content-length", "0")
         return _TOO_LONG if not length.isdecimal() or int(length[:20]) > MOST_BYTES else None
 
-    def _brings_token(self, request: Request) -> bool:
+    def _has_token(self, request: Request) -> bool:
         if self._token is None or request.scope["path"] != "/" or request.method != "GET":
             return False
         tokens = request.query_params.getlist("token")
-        return len(tokens) == 1 and _same_token(tokens[0], self._token)
+        return len(tokens) == 1 and _is_same_token(tokens[0], self._token)
 
-    def _with_headers(self, request: Request, send: Send) -> Send:
+    def _add_headers(self, request: Request, send: Send) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -115,7 +115,7 @@ class PageGuard:
 class _TooLongError(Exception): ...
 
 
-async def _whole(receive: Receive) -> Receive:
+async def _buffer_request(receive: Receive) -> Receive:
     """Read a whole request, which may come in parts and without a length; return a function that replays it."""
     messages: list[Message] = []
     size = 0
@@ -131,7 +131,7 @@ async def _whole(receive: Receive) -> Receive:
     return receive_body
 
 
-def _same_token(token_of_request: str, token: str) -> bool:
+def _is_same_token(token_of_request: str, token: str) -> bool:
     return secrets.compare_digest(token_of_request.encode("utf-8", "replace"), token.encode())
 
 

@@ -52,17 +52,17 @@ class Job:
     _change: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the job is waiting or running."""
         return self.state in (WAITING, RUNNING)
 
     @property
-    def while_active(self) -> Job | None:
+    def active_job_or_none(self) -> Job | None:
         """The job while it is waiting or running, then None: for a button that stops it."""
-        return self if self.active else None
+        return self if self.is_active else None
 
     @property
-    def ended_early(self) -> bool:
+    def has_ended_early(self) -> bool:
         """Whether the job was stopped or failed, so that the same command would resume."""
         return self.state in (STOPPED, FAILED)
 
@@ -72,7 +72,7 @@ class Job:
 
     def follow(self, seconds: float = 0.4) -> Iterator[None]:
         """Yield whenever the job may have changed, until it has ended, and once after that."""
-        while self.active:
+        while self.is_active:
             yield
             self._change.wait(seconds)
             self._change.clear()
@@ -106,7 +106,7 @@ class Job:
             assert process.stderr is not None
             with process.stderr as error_stream:
                 for line in iter(lambda: error_stream.readline(_LONGEST_LINE), b""):
-                    self._hear(line)
+                    self._process_line(line)
             code = process.wait()
             output.seek(0)
             self.output = output.read(_MOST_OUTPUT).decode("utf-8", "replace")
@@ -114,7 +114,7 @@ class Job:
         self.state = DONE if code == 0 else STOPPED if was_stopped else FAILED
         self._change.set()
 
-    def _hear(self, line: bytes) -> None:
+    def _process_line(self, line: bytes) -> None:
         """Process a line of the job's standard error: an event, or readable text."""
         text = line.decode("utf-8", "replace").rstrip("\n")
         event = None
@@ -145,7 +145,7 @@ class JobQueue:
 
     def add(self, job: Job) -> Job:
         """Run a job after the jobs before it."""
-        self._jobs = [*(each for each in self._jobs if each.active), job]
+        self._jobs = [*(each for each in self._jobs if each.is_active), job]
         job.queued = True
         self._pool.submit(job.run)
         return job

@@ -17,7 +17,7 @@ from ramerge.analysis.text import percent
 from ramerge.sdk.recipes import Document, words_of
 from ramerge.sdk.text import quantity
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, show_stop_while_running, text_place
 from ramerge.ui.draft import checked_draft, portable_draft, with_keys
 from ramerge.ui.jobs import DONE
 
@@ -60,8 +60,8 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         job,
     ]
     inputs = [recipe, agent, measure]
-    act(start.click, partial(_analyze, desk), inputs, outputs, problems, concurrency_limit=None)
-    while_running(job, stop)
+    act(start.click, partial(_run_analysis, desk), inputs, outputs, problems, concurrency_limit=None)
+    show_stop_while_running(job, stop)
     act(choose.click, lambda text, keys: with_keys(text, keys, desk.roots), [recipe, advice_state], recipe, problems)
     for control in (agent, measure):
         act(control.input, _heat_map, [analysis_state, agent, measure], heat, problems)
@@ -70,7 +70,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     act(tensors.click, _pick_tensor, analysis_state, histogram, problems)
 
 
-def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[object, ...]]:
+def _run_analysis(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[object, ...]]:
     """Run `ramerge analyze` as a job: yield figures while they are counted, then all figures with the findings."""
     draft = checked_draft(text, desk.roots)
     desk.plan(draft)
@@ -84,7 +84,7 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
         views_of_figures: Sequence[object] = [gr.skip()] * 3
         if work.figures and work.figures is not live:
             live = work.figures
-            views_of_figures = _figures(_so_far(live), [], chosen_agent, measure)
+            views_of_figures = _render_figures(_partial_analysis(live), [], chosen_agent, measure)
         yield (
             views.progress_html(work),
             views.command_html(work.words),
@@ -98,8 +98,8 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
         return
     analysis = analysis_of(work.output)
     values = analysis.to_dict()
-    advice, keys = _advice(analysis, document, desk)
-    views_of_figures = _figures(values, advice, chosen_agent, measure)
+    advice, keys = _merge_advice(analysis, document, desk)
+    views_of_figures = _render_figures(values, advice, chosen_agent, measure)
     choose = gr.update(visible=bool(keys), value=f"Choose what is recommended: {keys.get('method')}")
     yield (
         views.progress_html(work),
@@ -131,13 +131,13 @@ def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
     raise RecipeError(f"{name}: the analysis has no such tensor")
 
 
-def _so_far(live: Values) -> Values:
+def _partial_analysis(live: Values) -> Values:
     """Return as much of an analysis as its figures need, from a progress event."""
     texts: dict[str, Sequence[str]] = dict.fromkeys(("findings", "warnings", "notes"), ())
     return {**live, "model": live["part"], "method": "ram", "rounding": {}, **texts}
 
 
-def _figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
+def _render_figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
     """Return findings, figures and the heat map as HTML."""
     bars = [charts.density_bars(values), charts.overlap_bars(values)]
     html_of_figures = views.figures(figure for figure in bars if figure.rows)
@@ -151,7 +151,7 @@ def _heat_map(values: Values | None, agent: str | None, measure: str) -> str:
     return views.block(views.figure(charts.heat_map(values, names.index(agent), "heat", measure)))
 
 
-def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, object]]:
+def _merge_advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, object]]:
     """Return advice on the merge to try first, as lines and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}

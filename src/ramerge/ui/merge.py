@@ -57,7 +57,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     list_place = html("Merges")
     command = text_place("Command line")
     inputs, outputs = [recipe, out, kind, overwrite], [state, list_place, command, start, stop, resume, clear]
-    runs = _Runs(desk)
+    runs = _MergeActions(desk)
 
     def announce(text: str, name: str, as_what: str, replacing: bool) -> tuple[str, str]:
         """Describe the work that a click on Merge would start, with its command line."""
@@ -79,7 +79,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     gr.on([recipe.change, out.change, kind.change, overwrite.change], announce, inputs, **about)
 
 
-class _Runs:
+class _MergeActions:
     """Actions of the buttons of the tab Merge. They return progress, list, a command, and which buttons are enabled."""
 
     def __init__(self, desk: Desk) -> None:
@@ -92,7 +92,7 @@ class _Runs:
             raise RecipeError(f"{name}: must be a folder; the tab Share uploads what is merged there")
         job = merge_job(self._desk, text, place, kind, overwrite=overwrite)
         jobs = self._desk.jobs(request)
-        if any(each.active and each.out == job.out for each in jobs):
+        if any(each.is_active and each.out == job.out for each in jobs):
             raise RecipeError(f"{name}: is in the list already; choose another output")
         self._desk.keep(request, [*(each for each in jobs if each.title != job.title), job])
         return _views_of_jobs(self._desk.jobs(request))
@@ -113,7 +113,7 @@ class _Runs:
     def follow(self, request: gr.Request) -> Iterator[object]:
         """Show progress until all running merges have ended."""
         yield _views_of_jobs(self._desk.jobs(request))
-        while running := [job for job in self._desk.jobs(request) if job.queued and job.active]:
+        while running := [job for job in self._desk.jobs(request) if job.queued and job.is_active]:
             for _ in running[0].follow():
                 yield _views_of_jobs(self._desk.jobs(request))
 
@@ -126,20 +126,20 @@ class _Runs:
 
     def resume(self, request: gr.Request) -> Iterator[object]:
         """Action of `Resume`: run the commands of stopped and failed merges again."""
-        jobs = [job.again() if job.ended_early else job for job in self._desk.jobs(request)]
+        jobs = [job.again() if job.has_ended_early else job for job in self._desk.jobs(request)]
         self._desk.keep(request, jobs)
         yield from self.start(request)
 
     def clear(self, request: gr.Request) -> tuple[object, ...]:
         """Action of `Clear the list`: remove merges that are not running. Their outputs stay."""
-        self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
+        self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.is_active])
         return _views_of_jobs(self._desk.jobs(request))
 
 
 def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
     """Show merges: progress, the list, the command of the running or last merge, and the buttons."""
-    running = [job for job in jobs if job.queued and job.active]
-    ended_jobs = [job for job in jobs if job.queued and not job.active]
+    running = [job for job in jobs if job.queued and job.is_active]
+    ended_jobs = [job for job in jobs if job.queued and not job.is_active]
     now = running[0] if running else ended_jobs[-1] if ended_jobs else None
     rows = []
     for job in jobs:
@@ -149,7 +149,7 @@ def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
         state = job.state
         if job.state == WAITING:
             state = "waits" if job.queued else "in the list"
-        elif job.active:
+        elif job.is_active:
             amount, total = int(job.progress.get("done", 0)), max(int(job.progress.get("total", 0)), 1)
             state = f"{job.progress.get('stage', 'starts')} {amount / total:.0%}"
         rows.append((job.title, ", ".join([method, *settings]), DELTA if "--as-delta" in words else MODEL, state))
@@ -158,8 +158,8 @@ def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
     useful = (
         any(job.state == WAITING and not job.queued for job in jobs),
         bool(running),
-        any(job.ended_early for job in jobs),
-        any(not (job.queued and job.active) for job in jobs),
+        any(job.has_ended_early for job in jobs),
+        any(not (job.queued and job.is_active) for job in jobs),
     )
     command = views.command_html(latest.words) if latest else gr.skip()
     return views.progress_html(now), job_list, command, *(gr.update(visible=each) for each in useful)

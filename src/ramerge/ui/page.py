@@ -17,7 +17,7 @@ _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "mo
 def build_page(desk: Desk) -> gr.Blocks:
     """Build the page with all tabs. Nothing is read until a browser opens it."""
     with gr.Blocks(title="ramerge", analytics_enabled=False, fill_width=True) as page:
-        page.load(_stay, None, None, concurrency_limit=None, **PRIVATE)  # before all other events
+        page.load(_keep_stream_open, None, None, concurrency_limit=None, **PRIVATE)  # before all other events
         gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")
         size = {"lines": 12, "max_lines": 60, "wrap_lines": True}
         recipe = gr.Code(desk.start, language="yaml", label="Recipe", interactive=True, render=False, **size)
@@ -52,7 +52,7 @@ def _next_tab_button(tabs: gr.Tabs, tab: str, text: str) -> None:
     gr.Button(f"Next: {text}", size="sm").click(lambda: gr.Tabs(selected=tab), None, tabs, **PRIVATE)
 
 
-async def _stay() -> AsyncIterator[None]:
+async def _keep_stream_open() -> AsyncIterator[None]:
     """An action that never ends, so that the stream of all events stays open.
 
     Gradio closes a stream when no event is left, and loses an event that begins at this moment.

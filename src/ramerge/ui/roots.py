@@ -84,7 +84,7 @@ class Roots:
         paths, problems = {}, []
         for agent, text in files.items():
             try:
-                paths[agent] = self._prompts(text)
+                paths[agent] = self._prompts_path(text)
             except RamergeError as error:
                 problems += [f"prompts of {agent}: {problem}" for problem in error.problems]
         if problems:
@@ -96,7 +96,7 @@ class Roots:
         empty.
         """
         try:
-            return self._prompts(str(self.path(model).with_name(f"{agent}.jsonl")))
+            return self._prompts_path(str(self.path(model).with_name(f"{agent}.jsonl")))
         except (RamergeError, ValueError):
             return ""
 
@@ -110,7 +110,7 @@ class Roots:
             raise RecipeError(f"{quoted(text)}: there is no such file in {self.home}")
         return f"{self.short(path)}:{name}"
 
-    def _prompts(self, text: str) -> str:
+    def _prompts_path(self, text: str) -> str:
         if not text:
             raise RecipeError("name a file of them, or a folder of rollouts")
         path = self.path(text)
@@ -139,7 +139,7 @@ class Roots:
                     problems += error.problems
         for path in document.prompts.values():
             try:
-                self._prompts(str(path))
+                self._prompts_path(str(path))
             except RamergeError as error:
                 problems += error.problems
         allow = document.stated("allow")
@@ -165,13 +165,13 @@ class Roots:
         budget = iter(range(_MOST_FOLDERS))
         labels: dict[str, str] = {}
         for root in self.folders[self.is_shared :]:
-            for path in _walk(root, _DEEPEST, budget):
+            for path in _walk_models(root, _DEEPEST, budget):
                 label = str(path.relative_to(root)) if path != root else path.name
                 labels.setdefault(self.short(path), label if root == self.home else f"{root.name}/{label}")
         return [(label, name) for name, label in labels.items()]
 
 
-def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
+def _walk_models(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
     """Yield folders of models in a folder. Folders inside a model are part of it, and links are not followed.
 
     The output of `ramerge calibrate` looks like a model, but is not one, and is skipped.
@@ -187,4 +187,4 @@ def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
         yield folder
     for entry in inner:
         if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".") and is_unicode(str(entry)):
-            yield from _walk(entry, depth - 1, budget)
+            yield from _walk_models(entry, depth - 1, budget)

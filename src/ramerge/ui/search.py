@@ -18,7 +18,7 @@ from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, show_stop_while_running, text_place
 from ramerge.ui.draft import EMPTY, agents_in, read_draft, with_keys
 from ramerge.ui.jobs import DONE
 from ramerge.ui.roots import Roots
@@ -62,7 +62,7 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
     def search(*settings: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(desk.job("Search", search_words(desk, *settings)))
         for _ in work.follow():
-            yield views.progress_html(work), "", work.while_active
+            yield views.progress_html(work), "", work.active_job_or_none
         if work.state == DONE:
             yield views.progress_html(work), show(settings[-1]), None
 
@@ -77,27 +77,27 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs, shown_first = [recipe, prompts, reward, generate, count, longest, out], [problems, command]
-    preview = partial(_preview, desk)
+    preview = partial(_preview_command, desk)
     follow_event = recipe.change(follow, [recipe, prompts], prompts, **last)
     follow_event.then(preview, inputs, shown_first, **PRIVATE)
     changes = [generate.change, *(box.blur for box in (prompts, reward, count, longest, out))]
     gr.on(changes, preview, inputs, shown_first, **last)
     act(start.click, search, inputs, [state, candidates, job], problems, concurrency_limit=None)
-    while_running(job, stop)
+    show_stop_while_running(job, stop)
     candidates.change(lambda view: gr.update(visible=bool(view)), candidates, choose, **PRIVATE)
-    act(choose.click, partial(_best, desk), [recipe, out], recipe, problems)
+    act(choose.click, partial(_best_recipe, desk), [recipe, out], recipe, problems)
     act(look.click, show, out, candidates, problems)
     return prompts
 
 
-def _best(desk: Desk, text: str, folder: str) -> str:
+def _best_recipe(desk: Desk, text: str, folder: str) -> str:
     """Return the recipe with the best point's method and parameters."""
     best = recipe_document(desk.roots.path(f"{folder}/recipe.yaml"))
     keys = {key: best.stated(key) for key in ("method", "parameters", "preset", "prompts")}
     return with_keys(text, keys, desk.roots)
 
 
-def _preview(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object, str]:
+def _preview_command(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object, str]:
     """Return the problems, or the command line; nothing while prompts are missing."""
     if not all(prompts_in(lines).values()):
         return gr.skip(), ""

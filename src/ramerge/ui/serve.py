@@ -77,7 +77,7 @@ def _read_report(desk: Desk, out: str) -> str:
     raise OutputError(f"{out}: holds no report; write one with `ramerge report`")
 
 
-class _Server(uvicorn.Server):
+class _PageServer(uvicorn.Server):
     """A server that ends some seconds after a signal, even if a thread still waits for an unresponsive bucket."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -105,7 +105,7 @@ def serve(desk: Desk, port: int) -> None:
     click.echo(f"http://{LOOPBACK}:{port}/?token={token}")  # `say` would hide the token
     say("open this address in a browser; Ctrl-C ends the page")
     try:
-        _Server(config).run(sockets=[listener])
+        _PageServer(config).run(sockets=[listener])
     finally:
         desk.queue.close()
         listener.close()

@@ -20,7 +20,7 @@ from ramerge.sdk.recipes import check
 from ramerge.sdk.storage import is_remote
 from ramerge.sdk.text import quantity
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, show_stop_while_running, text_place
 from ramerge.ui.draft import agents_in, read_draft
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE, Job
@@ -72,12 +72,12 @@ def build(desk: Desk, tab: gr.Tab, searched: gr.Textbox | None) -> None:
     act(look.click, show, out, [recipe, card], problems)
     act(write.click, report, out, [state, link, command], problems, concurrency_limit=None)
     if not desk.public:
-        _upload(desk, out)
+        _build_upload(desk, out)
     if searched is not None:
-        _distillation(desk, tab, out, searched)
+        _build_distillation(desk, tab, out, searched)
 
 
-def _upload(desk: Desk, out: gr.Textbox) -> None:
+def _build_upload(desk: Desk, out: gr.Textbox) -> None:
     """Build the part for uploads, which merges a finished merge's recipe again, into the hub or a bucket."""
     with gr.Accordion("Upload", open=False):
         with gr.Row():
@@ -131,7 +131,7 @@ def _recipe_of(desk: Desk, name: str) -> tuple[str, str]:
 # --- distillation -----------------------------------------------------------------------------------------------------
 
 
-def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox) -> None:
+def _build_distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox) -> None:
     """Build the part for `ramerge handoff`: files with which a trainer distills the agents into a finished merge."""
     with gr.Accordion("Distill the agents into this merge", open=False):
         html("About", views.block(f"<p>{_ABOUT}</p>"))
@@ -169,23 +169,23 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
     def write(*settings: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(Job("Handoff", handoff_words(desk, *settings), desk.roots.home))
         for _ in work.follow():
-            yield views.progress_html(work), "", "", work.while_active
+            yield views.progress_html(work), "", "", work.active_job_or_none
         if work.state == DONE:
             yield views.progress_html(work), *handoff_views(json.loads(work.output), settings[3]), None
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs = [out, prompts, trainer, folder, overwrite, teachers, held_out, longest]
     shown_first = [problems, command]
-    preview = partial(_preview, desk)
+    preview = partial(_preview_command, desk)
     filled = gr.on([tab.select, out.blur], fill, [out, searched, prompts], prompts, **last)
     filled.then(preview, inputs, shown_first, **PRIVATE)
     blurs = [box.blur for box in (prompts, folder, teachers, held_out, longest)]
     gr.on([*blurs, trainer.input, overwrite.input], preview, inputs, shown_first, **last)
     act(start.click, write, inputs, [state, files_place, next_command, job], problems, concurrency_limit=None)
-    while_running(job, stop)
+    show_stop_while_running(job, stop)
 
 
-def _preview(desk: Desk, name: str, lines: str, *settings: Any) -> tuple[object, str]:
+def _preview_command(desk: Desk, name: str, lines: str, *settings: Any) -> tuple[object, str]:
     """Return the problems, or the command line; nothing while prompts are missing."""
     files = prompts_in(lines)
     if not files or not all(files.values()):

@@ -69,10 +69,10 @@ element.addEventListener('click', async (event) => {
 
 def copyable(label: str, text: str) -> str:
     """Return a text as HTML with a button that copies it; empty for an empty text."""
-    return _copyable(label, safe(text)) if text else ""
+    return _copyable_html(label, safe(text)) if text else ""
 
 
-def _copyable(label: str, text: Markup) -> str:
+def _copyable_html(label: str, text: Markup) -> str:
     button = f'<button type="button" data-copy aria-label="Copy: {safe(label)}">Copy</button>'
     return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{text}</pre></div>')
 
@@ -80,7 +80,7 @@ def _copyable(label: str, text: Markup) -> str:
 def command_html(*commands: Sequence[str]) -> str:
     """Return command lines as HTML, to copy; a line breaks only between arguments."""
     lines = ([f"<span>{safe(shlex.quote(word))}</span>" for word in ("ramerge", *words)] for words in commands)
-    return _copyable("Command line", Markup("\n".join(map(" ".join, lines))))
+    return _copyable_html("Command line", Markup("\n".join(map(" ".join, lines))))
 
 
 def button(text: str, pick: str) -> Markup:
@@ -173,15 +173,15 @@ def progress_html(job: Job | None) -> str:
     """Return the progress of a job as HTML, a bar and its text; empty without a job."""
     if job is None:
         return ""
-    event = job.figures if job.active and job.figures and not job.progress else job.progress
+    event = job.figures if job.is_active and job.figures and not job.progress else job.progress
     so_far, total = int(event.get("done", 0)), int(event.get("total", 0))
     share = 1.0 if job.state == DONE else min(so_far / total, 1.0) if total else 0.0
     # without a value, the bar shows that there is something to wait for
     value = "" if job.state == RUNNING and not total else f'value="{share:.4f}"'
-    stage = str(event.get("stage", job.state)) if job.active else job.state
+    stage = str(event.get("stage", job.state)) if job.is_active else job.state
     unit = str(event.get("unit", ""))
     amount_text = f"{decimal(so_far)} of {decimal(total)}" if unit == "bytes" else f"{so_far:,} of {total:,} {unit}"
-    amount = amount_text if total and job.active else ""
+    amount = amount_text if total and job.is_active else ""
     bar = f'<progress {value} max="1" aria-label="{safe(job.title)}"></progress>'
     lines = listing(map(in_page_words, job.lines[-8:]), "warnings" if job.state == FAILED else "notes")
     return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', lines)

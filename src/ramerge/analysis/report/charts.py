@@ -28,7 +28,7 @@ def page_figures(analysis: Values) -> list[Figure]:
         _overlap_matrix(analysis),
         _rho_by_threshold(analysis),
         _lambda_by_threshold(analysis),
-        _fates(analysis),
+        _update_fates_chart(analysis),
     ]
     return [figure for figure in figures if figure.rows]
 
@@ -47,13 +47,13 @@ def paper_figures(analysis: Values) -> list[Figure]:
 def density_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.density(analysis)
     most = max((row["share"] for row in table), default=0.0) or 1.0
-    bars = _chart_of("rows").encode(
-        x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, most]), axis=_percents()),
-        y=_by_agent(names),
+    bars = _data_chart("rows").encode(
+        x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, most]), axis=_percent_axis()),
+        y=_agent_axis(names),
         yOffset=alt.YOffset("measure:N", sort=None),
         tooltip=_tooltips("agent:N", "measure:N", "share:Q", "elements:Q"),
     )
-    colors = _colors("measure", [rows.MOVED_LABEL, rows.CHANGED_LABEL], [BLUE, SKY])
+    colors = _label_colors("measure", [rows.MOVED_LABEL, rows.CHANGED_LABEL], [BLUE, SKY])
     chart = alt.layer(
         bars.mark_bar().encode(color=colors),
         bars.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".3p")),
@@ -63,7 +63,7 @@ def density_bars(analysis: Values) -> Figure:
         title="How much each agent moved",
         caption=f"Elements moved by more than ε = {rows.threshold_label(analysis)}, and all whose value "
         "changed at all, as a share of all elements compared.",
-        text=f"Density: {_each_agent(analysis, lambda agent: agent['density'])}.",
+        text=f"Density: {_figure_per_agent(analysis, lambda agent: agent['density'])}.",
         chart=chart,
         rows=table,
     )
@@ -72,9 +72,9 @@ def density_bars(analysis: Values) -> Figure:
 def overlap_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.overlap(analysis)
     labels = [rows.shared_label(others) for others in range(len(names))]
-    bars = _chart_of("rows").encode(
+    bars = _data_chart("rows").encode(
         x=_share_of_updates(),
-        y=_by_agent(names),
+        y=_agent_axis(names),
         order=alt.Order("others:Q"),
         tooltip=_tooltips("agent:N", "label:N", "share:Q", "elements:Q"),
     )
@@ -83,7 +83,7 @@ def overlap_bars(analysis: Values) -> Figure:
     ink = alt.condition("datum.others == 0", alt.value("white"), alt.value("black"))
     middle = alt.X("share:Q", stack="zero", bandPosition=0.5)
     chart = alt.layer(
-        bars.mark_bar().encode(color=_colors("label", labels, [BLUE, *_oranges(len(names) - 1)])),
+        bars.mark_bar().encode(color=_label_colors("label", labels, [BLUE, *_heatmap_colors(len(names) - 1)])),
         words.encode(text="words:N", color=ink, x=middle),
     ).properties(height=32 * len(names))
     return Figure(
@@ -91,7 +91,7 @@ def overlap_bars(analysis: Values) -> Figure:
         title="How much of it is shared",
         caption="Each agent's moved elements, by how many other agents moved the same element (figure 2 of the paper). "
         "RAM keeps unique elements whole and averages shared ones over the agents that moved them.",
-        text=f"Unique share: {_each_agent(analysis, lambda agent: agent['unique_share'])}.",
+        text=f"Unique share: {_figure_per_agent(analysis, lambda agent: agent['unique_share'])}.",
         chart=chart,
         rows=table,
     )
@@ -112,7 +112,7 @@ def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = ME
         alt.binding_select(options=list(measures), labels=list(measures.values()), name="Measure"),
     )
     chart = (
-        _chart_of("rows")
+        _data_chart("rows")
         .mark_rect()
         .add_params(
             alt.param(name="agent", value=agent, bind=alt.Undefined if name else by_name),
@@ -167,10 +167,10 @@ def update_sizes(analysis: Values) -> Figure:
     )
     # Room for words above the lines.
     room = alt.Scale(domain=[0, 1.15 * max(row["share"] for row in table) or 1.0], nice=False)
-    lines = _chart_of("rows").encode(
+    lines = _data_chart("rows").encode(
         x=x,
-        y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percents()),
-        color=_colors("agent", names, AGENT_COLORS, "stroke"),
+        y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percent_axis()),
+        color=_label_colors("agent", names, AGENT_COLORS, "stroke"),
         tooltip=_tooltips("agent:N", "bin:Q", "share:Q", "elements:Q"),
     )
     boundary = alt.Chart(alt.InlineData(values=[{"middle": -1, "from": first, "words": "half a unit"}]))
@@ -178,7 +178,7 @@ def update_sizes(analysis: Values) -> Figure:
         boundary.mark_rect(opacity=0.08, color=INK).encode(x=alt.X("from:Q"), x2="middle"),
         boundary.mark_rule(strokeDash=[4, 3]).encode(x="middle:Q"),
         boundary.mark_text(align="left", dx=4, baseline="top").encode(x="middle:Q", y=alt.value(2), text="words:N"),
-        lines.mark_line(interpolate="step").encode(strokeDash=_dashes(names)),
+        lines.mark_line(interpolate="step").encode(strokeDash=_agent_dashes(names)),
         lines.mark_point(size=60, opacity=0.01),
     ).properties(height=220)
     return Figure(
@@ -196,7 +196,7 @@ def update_sizes(analysis: Values) -> Figure:
 def _overlap_matrix(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.matrix(analysis)
     angle = 0 if sum(map(len, names)) < 30 else -40
-    squares = _chart_of("rows").encode(
+    squares = _data_chart("rows").encode(
         x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=_slanted_axis(angle)),
         y=alt.Y("second:N", title=None, scale=alt.Scale(domain=names)),
         tooltip=_tooltips(
@@ -231,8 +231,8 @@ def _rho_by_threshold(analysis: Values) -> Figure:
         title="Overlap against the threshold",
         caption="ρ, shared over unique elements, when an element counts as moved only beyond ε. The dashed line is the "
         "ε of this analysis; where nothing is unique ρ is infinite and has no point.",
-        text=f"Rho at this threshold: {_each_agent(analysis, lambda agent: agent['rho'], '.2f')}.",
-        chart=_by_epsilon(analysis, "rho", "ρ"),
+        text=f"Rho at this threshold: {_figure_per_agent(analysis, lambda agent: agent['rho'], '.2f')}.",
+        chart=_epsilon_chart(analysis, "rho", "ρ"),
         rows=table,
     )
 
@@ -245,17 +245,19 @@ def _lambda_by_threshold(analysis: Values) -> Figure:
         name="lambda",
         title="Rescaling against the threshold",
         caption="λ, the factor that RAM+ puts on an agent's unique elements to make up for what its shared ones lose.",
-        text=f"Lambda at this threshold: {_each_agent(analysis, lambda agent: agent['lambdas'][rules[0]], '.3f')}.",
-        chart=_by_epsilon(analysis, "lambda", "λ", choose),
+        text=(
+            f"Lambda at this threshold: {_figure_per_agent(analysis, lambda agent: agent['lambdas'][rules[0]], '.3f')}."
+        ),
+        chart=_epsilon_chart(analysis, "lambda", "λ", choose),
         rows=table,
     )
 
 
-def _by_epsilon(
+def _epsilon_chart(
     analysis: Values, field: str, title: str, choose: alt.Parameter | None = None
 ) -> alt.LayerChart | alt.FacetChart:
     order = [rows.epsilon_label(epsilon) for epsilon in analysis["epsilons"]]
-    lines = _chart_of("rows") if choose is None else _chart_of("rows").transform_filter("datum.rule == rule")
+    lines = _data_chart("rows") if choose is None else _data_chart("rows").transform_filter("datum.rule == rule")
     lines = lines.encode(
         x=alt.X(
             "epsilon:O",
@@ -264,27 +266,27 @@ def _by_epsilon(
             axis=alt.Axis(labelAngle=0, labelAlign="center", labelBaseline="top"),
         ),
         y=alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=5)),
-        color=_colors("agent", rows.agents_of(analysis), AGENT_COLORS, "stroke"),
+        color=_label_colors("agent", rows.agents_of(analysis), AGENT_COLORS, "stroke"),
         tooltip=_tooltips("agent:N", "epsilon:N", f"{field}:Q"),
     )
     own = [] if analysis["epsilon"] is None else [{"epsilon": rows.epsilon_label(analysis["epsilon"])}]
     own_chart = alt.Chart(alt.InlineData(values=own))
     points = lines.mark_point() if choose is None else lines.mark_point().add_params(choose)
-    line_marks = lines.mark_line().encode(strokeDash=_dashes(rows.agents_of(analysis)))
+    line_marks = lines.mark_line().encode(strokeDash=_agent_dashes(rows.agents_of(analysis)))
     layers = own_chart.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="epsilon:O"), line_marks, points
     return alt.layer(*layers).properties(height=200)
 
 
-def _fates(analysis: Values) -> Figure:
+def _update_fates_chart(analysis: Values) -> Figure:
     names, table, merges = rows.agents_of(analysis), rows.fates(analysis), rows.merges(analysis)
-    bars = _chart_of("rows").encode(
+    bars = _data_chart("rows").encode(
         x=_share_of_updates(),
-        y=_by_agent(names),
+        y=_agent_axis(names),
         yOffset=alt.YOffset("merge:N", sort=None, scale=alt.Scale(paddingInner=0.15)),
         order=alt.Order("order:Q"),
         tooltip=_tooltips("agent:N", "merge:N", "fate:N", "share:Q", "elements:Q", "retained:Q"),
     )
-    colors = _colors("fate", FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
+    colors = _label_colors("fate", FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
     ends = bars.transform_filter("datum.order == 0").transform_calculate(
         end="1", words="datum.merge + ' ' + format(datum.retained, '.0%')"
     )
@@ -299,8 +301,8 @@ def _fates(analysis: Values) -> Figure:
         f"{analysis['dtype']}: kept (at least 99 % of the update), diluted, flipped in sign, or lost: the output has "
         "the base's value. Averaging adds the mean of all task vectors. The figure next to each bar is the share of "
         "the update that is retained.",
-        text=f"Retained by RAM: {_each_agent(analysis, lambda agent: agent['fates']['ram']['retained'])}; "
-        f"by averaging: {_each_agent(analysis, lambda agent: agent['fates']['average']['retained'])}.",
+        text=f"Retained by RAM: {_figure_per_agent(analysis, lambda agent: agent['fates']['ram']['retained'])}; "
+        f"by averaging: {_figure_per_agent(analysis, lambda agent: agent['fates']['average']['retained'])}.",
         chart=chart,
         rows=table,
     )
@@ -330,7 +332,7 @@ TITLES = {
 }
 
 
-def _chart_of(data: str) -> alt.Chart:
+def _data_chart(data: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=data))
 
 
@@ -351,7 +353,7 @@ def _share_of_updates() -> alt.X:
     return alt.X("share:Q", stack="zero", title="share of moved elements", scale=_WHOLE, axis=quarters)
 
 
-def _by_agent(names: Sequence[str]) -> alt.Y:
+def _agent_axis(names: Sequence[str]) -> alt.Y:
     return alt.Y(
         "agent:N",
         title=None,
@@ -360,7 +362,7 @@ def _by_agent(names: Sequence[str]) -> alt.Y:
     )
 
 
-def _colors(field: str, labels: Sequence[str], colors: Sequence[str], symbol: str = "square") -> alt.Color:
+def _label_colors(field: str, labels: Sequence[str], colors: Sequence[str], symbol: str = "square") -> alt.Color:
     """Give each label a color."""
     scale = alt.Scale(domain=list(labels), range=[colors[t % len(colors)] for t in range(len(labels))])
     return alt.Color(f"{field}:N", scale=scale, legend=_legend(labels, symbol))
@@ -372,7 +374,7 @@ def _legend(labels: Sequence[str], symbol: str) -> alt.Legend:
     return alt.Legend(columns=min(columns, len(labels)), symbolType=symbol)
 
 
-def _dashes(names: Sequence[str]) -> alt.StrokeDash:
+def _agent_dashes(names: Sequence[str]) -> alt.StrokeDash:
     """Give each agent a dash pattern. The first agent's line is solid and drawn first: it shows in the gaps of the
     others.
     """
@@ -380,17 +382,17 @@ def _dashes(names: Sequence[str]) -> alt.StrokeDash:
     return alt.StrokeDash("agent:N", scale=scale, legend=_legend(names, "stroke"))
 
 
-def _percents() -> alt.Axis:
+def _percent_axis() -> alt.Axis:
     return alt.Axis(format="%", tickCount=5)
 
 
-def _oranges(count: int) -> list[str]:
+def _heatmap_colors(count: int) -> list[str]:
     """Return colors for a heat map from pale to strong, all light enough for black text."""
     pale, strong = (0xFD, 0xE3, 0xC1), (0xDE, 0x7A, 0x12)
     steps = [t / max(count - 1, 1) for t in range(count)] if count > 1 else [0.5] * count
     return ["#" + "".join(f"{round(a + (b - a) * t):02X}" for a, b in zip(pale, strong, strict=True)) for t in steps]
 
 
-def _each_agent(analysis: Values, figure: Callable[[Values], float | None], form: str = ".1%") -> str:
+def _figure_per_agent(analysis: Values, figure: Callable[[Values], float | None], form: str = ".1%") -> str:
     values = [(agent["name"], figure(agent)) for agent in analysis["model"]["agents"]]
     return ", ".join(f"{name} {'infinite' if value is None else format(value, form)}" for name, value in values)

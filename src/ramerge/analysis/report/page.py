@@ -53,17 +53,17 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
         warnings=(record or {}).get("warnings", []),
         statistics=[{"name": name, **agent} for name, agent in (record or {}).get("agents", {}).items()],
         recipe=recipe,
-        **_results(analysis, advice),
+        **_shared_template_values(analysis, advice),
     )
 
 
 def findings(analysis: Values, advice: Sequence[str] = ()) -> str:
     """Return the findings, agents, advice, dtypes and pairs of an analysis as HTML, for the tab Look."""
     parts = [environment(_HERE, _FILTERS).get_template(name) for name in ("findings.html", "pairs.html")]
-    return "".join(part.render(_results(analysis, advice), unfolded=True) for part in parts)
+    return "".join(part.render(_shared_template_values(analysis, advice), unfolded=True) for part in parts)
 
 
-def _results(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
+def _shared_template_values(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
     """Return the template values that `page` and `findings` share."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]

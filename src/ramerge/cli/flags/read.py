@@ -26,7 +26,7 @@ def read_model(model: str, options: Mapping[str, Any]) -> Document:
     document = document_of(absolute_model(model), "MODEL")
     keys = [key for key, _ in pairs("--set", options["settings"], _SETTING)]
     check_conversion(keys, "--set ", has_base=options.get("base") is not None)
-    _set_stated(document, options, "base", "dtype", "rounding", "shard_size")
+    _set_stated_keys(document, options, "base", "dtype", "rounding", "shard_size")
     _set_keys(document, options)
     return document
 
@@ -44,20 +44,20 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
     document = Document({})
     if paths:
         try:
-            document = _document(paths[0], options)
+            document = _read_document(paths[0], options)
         except RecipeError as error:
             if not _names_models(options) or paths[0].endswith(_YAML) or not Path(paths[0]).exists():
                 raise
             text = f"{paths[0]}: was read as the recipe, because it is a file; models are folders: --agent NAME=FOLDER"
             raise RecipeError([*error.problems, text]) from error
-    return _with_flags(document, options)
+    return _apply_flags(document, options)
 
 
 def _names_models(options: Mapping[str, Any]) -> bool:
     return options["base"] is not None or bool(options["agents"])
 
 
-def _document(path: str, options: Mapping[str, Any]) -> Document:
+def _read_document(path: str, options: Mapping[str, Any]) -> Document:
     """Read a recipe's document. The folder of a single model becomes a recipe with only that agent."""
     if not _is_model(path):
         if not Path(path).exists() and not path.endswith(_YAML):
@@ -94,7 +94,7 @@ def read_inputs(
         raise RecipeError(f"{paths[1]}: the recipe comes first, and then the output folder: {paths[1]} {paths[0]}")
     by_flags = _names_models(options)
     if or_model and paths and not options["agents"] and _is_model(paths[0]):
-        document, rest = _document(paths[0], options), paths[1:]
+        document, rest = _read_document(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         try:
             document, rest = read_document(paths[0]), paths[1:]
@@ -111,7 +111,7 @@ def read_inputs(
         document, rest = Document({}), paths
     else:
         raise RecipeError("give a recipe's path, or --base and --agent")
-    return _with_flags(document, options), rest[0] if rest else None
+    return _apply_flags(document, options), rest[0] if rest else None
 
 
 def _flags_advice(paths: Sequence[str]) -> str:
@@ -130,13 +130,13 @@ def _is_recipe(path: str) -> bool:
     return path.endswith(_YAML) or Path(path).is_file()
 
 
-def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
+def _apply_flags(document: Document, options: Mapping[str, Any]) -> Document:
     """Return the document with the values of flags. A preset, or another method, replaces the document's parameters."""
     if options.get("method") is not None:
         document = change_method(document, options["method"], "--method")
     if options.get("preset") is not None:
         document = document.without("parameters")
-    _set_stated(document, options, "base", "preset", "dtype", "rounding", "shard_size")
+    _set_stated_keys(document, options, "base", "preset", "dtype", "rounding", "shard_size")
     agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
         document.set(("agents", name), absolute_model(model), f"--agent {name}")
@@ -167,7 +167,7 @@ def _set_keys(document: Document, options: Mapping[str, Any]) -> None:
         document.set(key, parse_scalar(value, f"--set {name}"), f"--set {name}={value}")
 
 
-def _set_stated(document: Document, options: Mapping[str, Any], *keys: str) -> None:
+def _set_stated_keys(document: Document, options: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if options.get(key) is not None:
             value = absolute_model(options[key]) if key == "base" else options[key]

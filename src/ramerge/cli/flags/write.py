@@ -56,7 +56,7 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
         words += ["--method", str(values["method"])]
     if values.get("base") is not None:
         words += ["--base", _short_model(values["base"], recipe.folder, start)]
-    agents = {name: _model(agent, recipe.folder, start) for name, agent in values["agents"].items()}
+    agents = {name: _agent_text(agent, recipe.folder, start) for name, agent in values["agents"].items()}
     plain = all(isinstance(model, str) for model in agents.values())
     if not plain or any("=" in name for name in agents):  # which --agent takes for the end of the name
         words += ["--set", f"agents={_text_for_set(agents)}"]
@@ -76,7 +76,7 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
             words += ["--preset", str(values["preset"])]
         for name, value in (values.get("parameters") or {}).items():
             words += ["--set", f"parameters.{name}={_text_for_set(value)}"]
-    if rules := values.get("rules") if method else _without_parameters(values.get("rules") or []):
+    if rules := values.get("rules") if method else _remove_parameters(values.get("rules") or []):
         words += ["--set", f"rules={_text_for_set(rules)}"]
     for key in _KEYS:
         if values.get(key) is not None:
@@ -84,7 +84,7 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
     return words
 
 
-def _without_parameters(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _remove_parameters(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove the parameters of rules. Such a rule stays only if it keeps its tensors from later rules."""
     left = [{**rule, "parameters": {}} if rule.get("parameters") else rule for rule in rules]
     while left and left[-1].get("parameters") == {} and "dtype" not in left[-1]:
@@ -92,10 +92,10 @@ def _without_parameters(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     return left
 
 
-def _model(agent: Any, folder: Path, start: Path | None) -> object:
+def _agent_text(agent: Any, folder: Path, start: Path | None) -> object:
     """An agent as one text, with a plus between deltas; as a mapping for a soup, or a delta over another agent."""
     if isinstance(agent, Mapping) and agent.get("soup"):
-        members = {name: _model(one, folder, start) for name, one in agent["soup"]["agents"].items()}
+        members = {name: _agent_text(one, folder, start) for name, one in agent["soup"]["agents"].items()}
         return {"soup": {**agent["soup"], "agents": members}}
     if isinstance(agent, Mapping) and agent.get("over"):
         deltas = [agent["delta"]] if isinstance(agent["delta"], str) else agent["delta"]

@@ -74,8 +74,8 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
         **recipe,
         **files(plan.inputs.files),
         "the size of blocks (--threads, --max-memory)": f"{resources.block_elements}, {resources.run_bytes}",
-        "cached counts (--no-cache)": _digest(sorted(repr(key) for key in plan.counts.cached)),
-        "what is read and written": _digest(work),
+        "cached counts (--no-cache)": _digest_of_values(sorted(repr(key) for key in plan.counts.cached)),
+        "what is read and written": _digest_of_values(work),
     }
 
 
@@ -87,5 +87,5 @@ def _flat_items(values: object, prefix: str = "") -> Iterator[tuple[str, object]
         yield prefix, values
 
 
-def _digest(*values: object) -> str:
+def _digest_of_values(*values: object) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()

@@ -38,10 +38,10 @@ def digests_of(tensors: Mapping[str, Tensor], reader: Reader) -> dict[str, str]:
     Raises:
         CheckpointError: a file cannot be read.
     """
-    return {name: _digest(one, reader) for name, one in sorted(tensors.items()) if one.is_float and one.elements}
+    return {name: _tensor_digest(one, reader) for name, one in sorted(tensors.items()) if one.is_float and one.elements}
 
 
-def _digest(tensor: Tensor, reader: Reader) -> str:
+def _tensor_digest(tensor: Tensor, reader: Reader) -> str:
     digest = hashlib.sha256(repr((tensor.shape, tensor.usual_dtype)).encode())
     count = min(tensor.elements, _ELEMENTS)
     for piece in range(_PIECES):
@@ -86,7 +86,10 @@ def refuse_other_models(plan: MergePlan) -> None:
             if digests is not None:
                 common_names = sorted(digests.keys() & own[name].keys() & own[BASE].keys())
                 sample = common_names[:: -(-len(common_names) // _TENSORS) or 1]
-                if all(digests[one] in (_digest(own[owner][one], reader) for owner in (name, BASE)) for one in sample):
+                if all(
+                    digests[one] in (_tensor_digest(own[owner][one], reader) for owner in (name, BASE))
+                    for one in sample
+                ):
                     continue
                 text = f"was not calibrated with {name} or the base (was {name} trained further?);"
             elif (side.folder / PLACES).exists():

@@ -153,7 +153,7 @@ class Journal:
             theirs, inode = state["fingerprint"], state["built"]
             names = {**self._fingerprint, **theirs}
             other = next((name for name in names if theirs.get(name) != self._fingerprint.get(name)), None)
-            run, valid_lengths = self._scan(folder, _seed(text))
+            run, valid_lengths = self._scan_runs(folder, _checksum_seed(text))
         except FileNotFoundError:
             return False  # never begun
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -173,7 +173,7 @@ class Journal:
         self._before = 0
         return False
 
-    def _scan(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
+    def _scan_runs(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
         """Return the number of the next run, and how many bytes of each earlier run's file can be trusted.
 
         A pass begins when the previous pass is complete. If the previous pass turns out incomplete, because a file is
@@ -185,7 +185,7 @@ class Journal:
         amounts: dict[int, int] = {}
         last: dict[str, dict[int, int]] = {name: {} for name in names}  # where each pass ends in each file
         for name, length in lengths.items():
-            for record in _records(folder / name, seed, 0, length):
+            for record in _read_records(folder / name, seed, 0, length):
                 last[name][record.number] = record.end
                 if record.kind == _PASS and record.index < _MOST_BLOCKS:
                     finished_blocks.setdefault(record.number, bytearray(record.index))
@@ -226,7 +226,7 @@ class Journal:
         """Open the journal to read the records of earlier runs and to write the records of this run."""
         folder = work / FOLDER
         text = (folder / _FINGERPRINT).read_bytes()
-        seed = _seed(text)
+        seed = _checksum_seed(text)
         self._readers = [_JournalReader(folder / name, seed, length) for name, length in self._valid_lengths.items()]
         self._writer = JournalWriter(folder / f"{self._run:04}", seed)
 
@@ -256,7 +256,7 @@ def left_in(work: Path) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
-class _Record:
+class _JournalRecord:
     kind: int
     number: int
     index: int
@@ -314,9 +314,9 @@ class _JournalReader:
         self._path, self._seed, self._length = path, seed, length
         self._position = 0
 
-    def take(self, number: int) -> Iterator[_Record]:
+    def take(self, number: int) -> Iterator[_JournalRecord]:
         """Yield the records of a pass's blocks, skipping earlier passes."""
-        for record in _records(self._path, self._seed, self._position, self._length):
+        for record in _read_records(self._path, self._seed, self._position, self._length):
             if record.kind != _SYNCED and record.number > number:
                 return
             self._position = record.end
@@ -324,7 +324,7 @@ class _JournalReader:
                 yield record
 
 
-def _records(path: Path, seed: int, position: int, length: int | None) -> Iterator[_Record]:
+def _read_records(path: Path, seed: int, position: int, length: int | None) -> Iterator[_JournalRecord]:
     try:
         file = path.open("rb", buffering=_PIECE)
     except FileNotFoundError:
@@ -340,7 +340,7 @@ def _records(path: Path, seed: int, position: int, length: int | None) -> Iterat
             if len(payload) < size or _checksum(seed, head[:-8], payload) != head[-8:]:
                 return
             position += _HEAD.size + size
-            yield _Record(kind, number, index, amount, payload, position)
+            yield _JournalRecord(kind, number, index, amount, payload, position)
 
 
 def _checksum(seed: int, head: bytes, payload: bytes) -> bytes:
@@ -349,7 +349,7 @@ def _checksum(seed: int, head: bytes, payload: bytes) -> bytes:
     return digest.intdigest().to_bytes(8, "little")
 
 
-def _seed(fingerprint: bytes) -> int:
+def _checksum_seed(fingerprint: bytes) -> int:
     return int.from_bytes(hashlib.sha256(fingerprint).digest()[:8], "little")
 
 
@@ -357,7 +357,7 @@ def _valid_length(path: Path, seed: int) -> int:
     """Return the length of a file's valid records whose blocks are certainly still on the disk."""
     end = size_at_mark = 0
     same_boot = False
-    for record in _records(path, seed, 0, None):
+    for record in _read_records(path, seed, 0, None):
         if record.kind == _RUN:
             same_boot = record.payload == boot().encode()
         elif record.kind == _SYNCED:

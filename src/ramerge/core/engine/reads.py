@@ -132,7 +132,7 @@ class Passes:
                 interleave_operators(remaining, lambda run: tensors[run[0][1][0].tensor].recorded, workers)
             )
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._executor.run(work, remaining, pass_journal)) as events, _no_longer_waiting(sink):
+        with closing(self._executor.run(work, remaining, pass_journal)) as events, _close_sink_on_error(sink):
             for event in events:
                 if isinstance(event, Processed):
                     _take_result(event.result, tally, sink)
@@ -149,7 +149,7 @@ class Passes:
 
 
 @contextmanager
-def _no_longer_waiting(sink: Sink | None) -> Iterator[None]:
+def _close_sink_on_error(sink: Sink | None) -> Iterator[None]:
     """After an error, close the sink first: workers may be waiting for it, and the executor waits for the workers."""
     try:
         yield

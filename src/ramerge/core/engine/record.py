@@ -22,14 +22,14 @@ Figure: TypeAlias = int | float | str | bool | None
 T = TypeVar("T")
 
 
-class _Value(Generic[T]):
+class _ValueAttribute(Generic[T]):
     """A typed attribute that reads a figure from an agent's `values`."""
 
     def __set_name__(self, _owner: type, name: str) -> None:
         self._key = name.removesuffix("_")
 
     @overload
-    def __get__(self, agent: None, _owner: type) -> _Value[T]: ...
+    def __get__(self, agent: None, _owner: type) -> _ValueAttribute[T]: ...
     @overload
     def __get__(self, agent: AgentStatistics, _owner: type) -> T: ...
     def __get__(self, agent: AgentStatistics | None, _owner: type) -> Any:
@@ -93,29 +93,29 @@ class AgentStatistics(Displayed):
     model: str
     values: Mapping[str, Figure]
 
-    epsilon: ClassVar[_Value[float | None]] = _Value()
-    total: ClassVar[_Value[int]] = _Value()
-    active: ClassVar[_Value[int]] = _Value()
-    shared: ClassVar[_Value[int]] = _Value()
-    unique: ClassVar[_Value[int]] = _Value()
-    density: ClassVar[_Value[float]] = _Value()
-    unique_share: ClassVar[_Value[float]] = _Value()
-    rho: ClassVar[_Value[float | None]] = _Value()
-    lambda_: ClassVar[_Value[float | None]] = _Value()
-    threshold: ClassVar[_Value[float]] = _Value()
-    kept: ClassVar[_Value[int]] = _Value()
-    kept_share: ClassVar[_Value[float]] = _Value()
-    asked_share: ClassVar[_Value[float]] = _Value()
-    ratio: ClassVar[_Value[float | None]] = _Value()
-    updates: ClassVar[_Value[int]] = _Value()
-    erased: ClassVar[_Value[int]] = _Value()
-    erased_share: ClassVar[_Value[float]] = _Value()
-    sampled: ClassVar[_Value[int]] = _Value()
-    grown_share: ClassVar[_Value[float]] = _Value()
-    alone: ClassVar[_Value[int]] = _Value()
-    nominal_lambda: ClassVar[_Value[float | None]] = _Value()
-    effective_lambda: ClassVar[_Value[float | None]] = _Value()
-    effective_error: ClassVar[_Value[float | None]] = _Value()
+    epsilon: ClassVar[_ValueAttribute[float | None]] = _ValueAttribute()
+    total: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    active: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    shared: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    unique: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    density: ClassVar[_ValueAttribute[float]] = _ValueAttribute()
+    unique_share: ClassVar[_ValueAttribute[float]] = _ValueAttribute()
+    rho: ClassVar[_ValueAttribute[float | None]] = _ValueAttribute()
+    lambda_: ClassVar[_ValueAttribute[float | None]] = _ValueAttribute()
+    threshold: ClassVar[_ValueAttribute[float]] = _ValueAttribute()
+    kept: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    kept_share: ClassVar[_ValueAttribute[float]] = _ValueAttribute()
+    asked_share: ClassVar[_ValueAttribute[float]] = _ValueAttribute()
+    ratio: ClassVar[_ValueAttribute[float | None]] = _ValueAttribute()
+    updates: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    erased: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    erased_share: ClassVar[_ValueAttribute[float]] = _ValueAttribute()
+    sampled: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    grown_share: ClassVar[_ValueAttribute[float]] = _ValueAttribute()
+    alone: ClassVar[_ValueAttribute[int]] = _ValueAttribute()
+    nominal_lambda: ClassVar[_ValueAttribute[float | None]] = _ValueAttribute()
+    effective_lambda: ClassVar[_ValueAttribute[float | None]] = _ValueAttribute()
+    effective_error: ClassVar[_ValueAttribute[float | None]] = _ValueAttribute()
 
     def __getattr__(self, name: str) -> Any:
         values, key = self.__dict__.get("values", {}), name.removesuffix("_")
@@ -125,7 +125,9 @@ class AgentStatistics(Displayed):
 
     def __dir__(self) -> list[str]:
         figures = [f"{key}_" if iskeyword(key) else key for key in self.values]
-        absent = {name for name, value in vars(type(self)).items() if isinstance(value, _Value)}.difference(figures)
+        absent = {name for name, value in vars(type(self)).items() if isinstance(value, _ValueAttribute)}.difference(
+            figures
+        )
         return sorted({*super().__dir__(), *figures} - absent)
 
     def _summary(self) -> Mapping[str, object]:
@@ -133,7 +135,7 @@ class AgentStatistics(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the agent's entry in `ramerge.json` as plain values; the entry's key, the name, is not included."""
-        return {"model": self.model, **_finite(self.values)}
+        return {"model": self.model, **_replace_infinite(self.values)}
 
 
 def _agent_fields(agents: object) -> object:
@@ -240,7 +242,8 @@ class Record(Displayed):
                 del values[name]
         values["agents"] = {name: agent.to_dict() for name, agent in self.agents.items()}
         values["parts"] = {
-            part: {agent: _finite(figures) for agent, figures in agents.items()} for part, agents in self.parts.items()
+            part: {agent: _replace_infinite(figures) for agent, figures in agents.items()}
+            for part, agents in self.parts.items()
         }
         return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
 
@@ -299,7 +302,7 @@ def refuse_sweep(out: Path) -> None:
         raise RecipeError(f"{out}: is a sweep, which has several merges; name one of those in it: {points}")
 
 
-def _finite(values: Mapping[str, object]) -> dict[str, object]:
+def _replace_infinite(values: Mapping[str, object]) -> dict[str, object]:
     """Replace infinite values (rho without unique elements) by None, because JSON has no infinity."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()

@@ -75,7 +75,7 @@ class ResultCodec:
         arrays: list[NDArray[Any]] = [] if result.rounding is None else [result.rounding]
         entries: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are stored
         for statistic, counts in result.counted.items():
-            places = _places(counts)
+            places = _nonzero_indices(counts)
             entries.append((statistics.index(statistic), None if places is None else places.size))
             arrays += [counts] if places is None else [places, counts.reshape(-1)[places]]
         bare = (result.bytes_read, result.elements, result.wrong, result.unequal, result.rounding is not None, entries)
@@ -108,7 +108,7 @@ class ResultCodec:
         return BlockResult(batch[0], elements, bytes_read, counts, rounding, wrong_counts, tuple(unequal))
 
 
-def _places(counts: Counts) -> NDArray[np.uint32] | None:
+def _nonzero_indices(counts: Counts) -> NDArray[np.uint32] | None:
     """Return the indices of nonzero counts, if storing only these is shorter; otherwise None."""
     if counts.nbytes <= _LARGE:
         return None

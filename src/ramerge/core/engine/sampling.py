@@ -109,7 +109,7 @@ def read_numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Value
     """Read elements `start:start + size` of a tensor as float32, or as float64 if its dtype is F64."""
     raw = np.empty(size * itemsize(tensor.dtype), np.uint8)
     reader.read(tensor, start, start + size, raw)
-    return _as_float32(raw, tensor.dtype)
+    return _convert_to_float32(raw, tensor.dtype)
 
 
 def rounded_values(values: Values, dtype: str) -> Values:
@@ -117,10 +117,10 @@ def rounded_values(values: Values, dtype: str) -> Values:
     raw = np.empty(values.size * itemsize(dtype), np.uint8)
     source, words = ("F64", np.uint64) if values.dtype == np.float64 else ("F32", np.uint32)
     convert(source, np.ascontiguousarray(values).reshape(-1).view(words), dtype, raw, values.size)
-    return _as_float32(raw, dtype).reshape(values.shape)
+    return _convert_to_float32(raw, dtype).reshape(values.shape)
 
 
-def _as_float32(raw: NDArray[np.uint8], dtype: str) -> Values:
+def _convert_to_float32(raw: NDArray[np.uint8], dtype: str) -> Values:
     if dtype == "BF16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     values = raw.view({"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype])

@@ -89,9 +89,9 @@ class OtherBase(WrongModel):
     allow = "other_base"
 
 
-def suspicions(plan: MergePlan) -> tuple[str, ...]:
+def sanity_warnings(plan: MergePlan) -> tuple[str, ...]:
     """Return warnings about inputs that are probably damaged, trained from another base, or the wrong checkpoints."""
-    scales = tuple(_wrong_scales(plan))
+    scales = tuple(_scale_warnings(plan))
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
         return scales
@@ -100,17 +100,17 @@ def suspicions(plan: MergePlan) -> tuple[str, ...]:
     for first in range(0, len(names), FEW):
         group = names[first : first + FEW]
         some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
-        sample = _Sample.of(some, len(group))
-        lone_suspicions += _alone(plan, group, some, sample)
-        replacements += _replacements(plan, group, some)
-        shifts += _shifts(plan, group, some)
+        sample = _Sample.from_tensors(some, len(group))
+        lone_suspicions += _single_agent_warnings(plan, group, some, sample)
+        replacements += _replacement_warnings(plan, group, some)
+        shifts += _norm_shift_warnings(plan, group, some)
     if lone_suspicions:
         return (*scales, *lone_suspicions, *shifts)  # further comparisons would be misleading
-    together = () if len(names) > FEW or plan.method.along_run else _together(plan, tensors, sample)
+    together = () if len(names) > FEW or plan.method.along_run else _cross_agent_warnings(plan, tensors, sample)
     return (*scales, *replacements, *shifts, *together)
 
 
-def _wrong_scales(plan: MergePlan) -> Iterator[str]:
+def _scale_warnings(plan: MergePlan) -> Iterator[str]:
     """Yield warnings about quantized weights whose values are implausibly large, as with inverted scales."""
     quantized: dict[str, list[Tensor]] = {}
     for tensor in plan.tensors:
@@ -131,10 +131,12 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
                 yield plan.recipe.document.where(key_of(owner), where)
 
 
-def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
+def _single_agent_warnings(
+    plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan], sample: _Sample
+) -> Iterator[str]:
     """Yield warnings about agents that do not fit this base; each agent is compared with the base only."""
     for t, name in enumerate(names, 1):
-        if not plan.method.along_run and sample.equal[0, t] and _equal(tensors, 0, t):
+        if not plan.method.along_run and sample.equal[0, t] and _has_equal_values(tensors, 0, t):
             after_rounding = (
                 " when that is rounded as it is" if any(name in tensor.coarse for tensor in tensors) else ""
             )
@@ -142,28 +144,28 @@ def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan],
                 f"every merged tensor equals the base's{after_rounding}, so it adds nothing; is it the right "
                 "checkpoint?"
             )
-            yield _about_agent(plan, name, text)
+            yield _agent_warning(plan, name, text)
         elif sample.correlations[t - 1] < _FOREIGN:
             text = f"its weights correlate with the base's by only {decimals(sample.correlations[t - 1], 2)}"
             text += "; the value is nearly 1 for agents of this base; is it an agent of another model?"
-            yield OtherBase(_about_agent(plan, name, text))
+            yield OtherBase(_agent_warning(plan, name, text))
         elif start := sample.starts.get(t):
-            yield _about_agent(plan, name, start.sentence(plan))
+            yield _agent_warning(plan, name, start.sentence(plan))
 
 
-def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
+def _cross_agent_warnings(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
     """Yield warnings from comparing agents with each other."""
     names = tuple(plan.inputs.agents)
     for s, t in combinations(range(1, len(names) + 1), 2):
         pairs = ((tensor.sources[s].tensor, tensor.sources[t].tensor) for tensor in tensors)
         # planning has already warned of agents that are the same checkpoint
-        if sample.equal[s, t] and any(one != other for one, other in pairs) and _equal(tensors, s, t):
+        if sample.equal[s, t] and any(one != other for one, other in pairs) and _has_equal_values(tensors, s, t):
             yield f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
     apart = [0, *(t for t in range(1, len(names) + 1) if not any(sample.equal[s, t] for s in range(1, t)))]
-    yield from _wrong_base(plan, sample, apart)
+    yield from _base_warnings(plan, sample, apart)
 
 
-def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
+def _replacement_warnings(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
     """Yield warnings about matrices that partly hold other weights than the base's, such as exchanged heads.
 
     Training adds to weights, but does not remove them: an independent update that lowers the correlation to c makes
@@ -189,10 +191,10 @@ def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[Tenso
         ]
         what = f"parts of {len(examples):,} matrices hold" if len(examples) > 1 else "parts of a matrix hold"
         text = f"{what} other weights than the base's; the least correlations are {brief_list(examples)}"
-        yield _about_agent(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
+        yield _agent_warning(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
 
 
-def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
+def _norm_shift_warnings(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
     """Yield warnings about norms that differ from the base's by one, or all by a common constant or factor.
 
     Training moves elements by different amounts. If a constant explains nearly all differences and is larger than
@@ -201,7 +203,7 @@ def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]
     gains = {tensor.name: values for tensor, values in sampled_gains(tensors, len(names))}
     for t, name in enumerate(names, 1):
         pairs = {norm: (values[0], values[t]) for norm, values in gains.items()}
-        shifts = {norm: _shift(*pair) for norm, pair in pairs.items()}
+        shifts = {norm: _constant_shift(*pair) for norm, pair in pairs.items()}
         by_one = {norm: shift for norm, shift in shifts.items() if abs(abs(shift) - 1) < _NEAR_ONE}
         if by_one:
             such, change = list(by_one), "plus 1" if next(iter(by_one.values())) > 0 else "minus 1"
@@ -210,7 +212,7 @@ def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]
         else:
             continue
         examples = brief_list(list(map(quoted, such)))
-        yield _about_agent(
+        yield _agent_warning(
             plan,
             name,
             f"its norms are the base's {change} ({examples} and others of a sample), and training does not do that. "
@@ -220,7 +222,7 @@ def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]
 
 
 @np.errstate(all="ignore")  # values that are not finite are refused when all are read
-def _shift(base: Values, agent: Values) -> float:
+def _constant_shift(base: Values, agent: Values) -> float:
     """Return the constant that explains nearly all differences; 0 if none does."""
     tau = agent.astype(np.float64) - base
     middle = float(np.sort(tau)[tau.size // 2])
@@ -230,7 +232,7 @@ def _shift(base: Values, agent: Values) -> float:
 @np.errstate(all="ignore")
 def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
     """Return the common constant or factor by which vectors differ, as text; empty if there is none or it is small."""
-    shifts = [_shift(base, agent) for base, agent in pairs]
+    shifts = [_constant_shift(base, agent) for base, agent in pairs]
     if min(map(abs, shifts)) > _TRAINING and max(shifts) - min(shifts) < _UNEXPLAINED * max(map(abs, shifts)):
         return f"{'plus' if shifts[0] > 0 else 'minus'} {abs(shifts[0]):.3g}"
     factors = []
@@ -246,7 +248,7 @@ def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
     return ""
 
 
-def _about_agent(plan: MergePlan, name: str, text: str) -> str:
+def _agent_warning(plan: MergePlan, name: str, text: str) -> str:
     return plan.recipe.document.where(key_of(name), f"{plan.inputs.agents[name].location}: {text}")
 
 
@@ -273,15 +275,15 @@ class _Sample:
     dots: NDArray[np.float64]
     carriers: NDArray[np.float64]
     correlations: NDArray[np.float64]
-    starts: Mapping[int, _Start]
+    starts: Mapping[int, _EqualElementCounter]
 
     @staticmethod
     @np.errstate(all="ignore")  # values that are not finite are refused when all are read
-    def of(tensors: Sequence[TensorPlan], agents: int) -> _Sample:
+    def from_tensors(tensors: Sequence[TensorPlan], agents: int) -> _Sample:
         models = agents + 1
         total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
         dots, fourth, correlations = np.zeros((models, models)), np.zeros(models), []
-        starts = {t: _Start() for t in range(1, models)}
+        starts = {t: _EqualElementCounter() for t in range(1, models)}
         for tensor, values_of_models in sampled_blocks(tensors, agents):
             coarse = tensor.coarse.values()
             values = (
@@ -336,7 +338,7 @@ class _Sample:
 
 
 @dataclass
-class _Start:
+class _EqualElementCounter:
     """Counts the elements of an unquantized agent that equal the numbers of its quantized base.
 
     Attributes:
@@ -391,7 +393,7 @@ class _Start:
         )
 
 
-def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
+def _has_equal_values(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
     """Whether two models hold the same values; the base (model 0) is first rounded to the other model's dtype."""
     size = 1 << 20
     with Files() as files:
@@ -409,7 +411,7 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
     return True
 
 
-def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
+def _base_warnings(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
     """Yield a warning if the agents were probably trained from another model than the base.
 
     Args:

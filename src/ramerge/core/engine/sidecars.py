@@ -46,7 +46,7 @@ def records_of(
     Raises:
         WeightsError: the plan is strict, and there are warnings.
     """
-    records = tuple(_records(plan, passes, bytes_written, warnings, start))
+    records = tuple(_merge_records(plan, passes, bytes_written, warnings, start))
     try:
         refuse_if_strict(plan, (warning for record in records for warning in record.warnings))
     except WeightsError:
@@ -60,7 +60,7 @@ def _paths_of(plan: MergePlan, point: Point) -> PathStyle:
     return path_style(plan.output.target, point.name)
 
 
-def _records(
+def _merge_records(
     plan: MergePlan, passes: Passes, bytes_written: int, sample_warnings: Sequence[str], start: float
 ) -> Iterator[Record]:
     run_warnings = [*sample_warnings, *passes.overflowing, *passes.warnings, *spoiled(passes.non_finite)]
@@ -73,7 +73,7 @@ def _records(
     for point, counts in zip(plan.points, passes.rounding, strict=True):
         paths = _paths_of(plan, point)
         method, parameters = point.method, point.parameters[0]
-        agents, parts = _statistics(plan, point, counts, passes.results, paths)
+        agents, parts = _agent_statistics(plan, point, counts, passes.results, paths)
         densities = {name: agent.density for name, agent in agents.items() if "density" in agent.values}
         remarks = [(name, method.remarks(agent.values)) for name, agent in agents.items() if agent.values]
         warnings = [*warnings_of(plan, run_warnings, counts, parameters, densities)]
@@ -117,7 +117,7 @@ def _name_of(model: str, plan: MergePlan, paths: PathStyle) -> str:
     return without_secrets(as_relative(model, plan.recipe.folder, paths))
 
 
-def _statistics(
+def _agent_statistics(
     plan: MergePlan, point: Point, rounding: Counts, results: Results, paths: PathStyle
 ) -> tuple[dict[str, AgentStatistics], Mapping[str, Mapping[str, Mapping[str, Figure]]]]:
     """Return the figures of each agent, and the figures by part of the model if parts are counted separately."""
@@ -196,9 +196,9 @@ def model_sidecars(
     yield "ramerge.json", record.to_json()
 
 
-def _spelled_out(agent: Agent, model: FoundModel, paths: PathStyle) -> dict[str, Any]:
+def _agent_entry(agent: Agent, model: FoundModel, paths: PathStyle) -> dict[str, Any]:
     if agent.soup is not None:
-        members = {name: _spelled_out(agent.soup.agents[name], member, paths) for name, member in model.members}
+        members = {name: _agent_entry(agent.soup.agents[name], member, paths) for name, member in model.members}
         return {"soup": {**agent.soup.model_dump(), "agents": members}}
     if agent.over is None:
         return {"model": model.spelled_out(paths)}
@@ -214,7 +214,7 @@ def resolved_recipe(plan: MergePlan, point: Point, paths: PathStyle | None = Non
     agents = {}
     for name, model in plan.inputs.agents.items():
         agent, side = point.recipe.agents[name], plan.inputs.sides.get(name)
-        values = _spelled_out(agent, model, paths)
+        values = _agent_entry(agent, model, paths)
         values |= dict.fromkeys(agent.sides, side.spelled_out(paths)) if side is not None else {}
         agents[name] = Agent(**values)
     return point.recipe.model_copy(

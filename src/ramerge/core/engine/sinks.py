@@ -144,13 +144,13 @@ class InMemorySink:
         with self._lock:
             is_new = first in self._arrays
         if not is_new:
-            self._begin(first)
+            self._allocate_tensor(first)
         start += self._plan.tensors[tensor].parts[part].begin
         self._arrays[first][point][part][start : start + data.size] = data
         with self._lock:
             self._missing[first] -= data.size
 
-    def _begin(self, tensor: int) -> None:
+    def _allocate_tensor(self, tensor: int) -> None:
         while not self._slots.acquire(timeout=0.1):
             with self._lock:
                 if tensor in self._arrays:
@@ -169,9 +169,9 @@ class InMemorySink:
 
     def advance(self, block: Block) -> None:
         """Pass completed tensors to the function."""
-        self._pass_on()
+        self._deliver_complete_tensors()
 
-    def _pass_on(self) -> None:
+    def _deliver_complete_tensors(self) -> None:
         with self._lock:
             complete = [tensor for tensor, missing in self._missing.items() if not missing]
         for index in complete:
@@ -190,8 +190,8 @@ class InMemorySink:
         """Pass tensors without elements to the function; no block completes these."""
         for index, tensor in enumerate(self._plan.tensors):
             if not tensor.bytes_written:
-                self._begin(index)
-                self._pass_on()
+                self._allocate_tensor(index)
+                self._deliver_complete_tensors()
 
     def close(self) -> None:
         """Stop workers that wait."""

@@ -35,7 +35,7 @@ class TensorStream(Iterator[MergedTensor]):
 
     def __init__(self, work: _Work, listen: Listener) -> None:
         self.records = ()
-        self._tensors = _tensors(work, listen)
+        self._tensors = _merged_tensors(work, listen)
 
     def __next__(self) -> MergedTensor:
         try:
@@ -59,7 +59,7 @@ class _ClosedError(Exception):
     """Raised in the merging thread when the caller takes no further tensors."""
 
 
-def _tensors(work: _Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
+def _merged_tensors(work: _Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
     """Yield the tensors and return the records. The merging thread holds no reference to the stream."""
     events: SimpleQueue[MergedTensor | Progress | BaseException | tuple[Record, ...]] = SimpleQueue()
     consumption, closing = threading.Semaphore(0), threading.Event()

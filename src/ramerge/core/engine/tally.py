@@ -30,7 +30,7 @@ _ELEMENTS_AT_ONCE = 1 << 20
 _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
 
-class _Sums:
+class _PartSums:
     """Sums of counted statistics, by part of the model.
 
     When the last block of a part is counted, the part's sums are reduced to a small result. Sums that will be cached
@@ -65,28 +65,28 @@ class _Sums:
                 self._elements[statistic, plan.tensors[block.tensor].part(statistic.scope)] += block.stop - block.start
         self._missing = dict(self._elements)
         for key in [key for key, elements in self._elements.items() if not elements]:
-            self._finish(key)
+            self._finish_part(key)
 
     def add(self, result: BlockResult) -> None:
         """Add the counts of a block."""
         tensor = self._plan.tensors[result.block.tensor]
         for statistic, counts in result.counted.items():
             key = statistic, tensor.part(statistic.scope)
-            self._total(key, counts)[...] += counts
+            self._part_total(key, counts)[...] += counts
             if statistic.kept is not None:
                 self.by_tensor[statistic, tensor.name] += counts
             self._missing[key] -= result.elements
             if not self._missing[key]:
-                self._finish(key)
+                self._finish_part(key)
 
-    def _total(self, key: tuple[Statistic, str], like: Counts) -> NDArray[np.int64]:
+    def _part_total(self, key: tuple[Statistic, str], like: Counts) -> NDArray[np.int64]:
         if key not in self._totals:
             self._totals[key] = np.zeros(like.shape, np.int64)
         return self._totals[key]
 
-    def _finish(self, key: tuple[Statistic, str]) -> None:
+    def _finish_part(self, key: tuple[Statistic, str]) -> None:
         statistic, _ = key
-        total = self._total(key, statistic.blank(len(self._plan.inputs.agents)))
+        total = self._part_total(key, statistic.blank(len(self._plan.inputs.agents)))
         self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))
         del self._totals[key]
 
@@ -119,7 +119,7 @@ class PassTally:
 
     def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
         plan, blocks = work.plan, [block for run in work.batches for batch in run for block in batch]
-        self.statistics: _Sums = _Sums(plan, work.counted, results, blocks)
+        self.statistics: _PartSums = _PartSums(plan, work.counted, results, blocks)
         self.rounding: Counts = blank(plan)
         self.done_bytes: int = 0
         self.warnings: list[str] = []
@@ -185,7 +185,7 @@ class Refusals:
 
     def refuse(self) -> None:
         """Raise one error for all weights of the pass that cannot be merged."""
-        problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False)]
+        problems = [*self._bad_values(), *self._overflow_refusals(allow_nonfinite=False)]
         for index, number in sorted(self._unequal):
             tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]
             problems.append(
@@ -245,9 +245,9 @@ class Refusals:
 
     def overflowing(self) -> tuple[str, ...]:
         """Return warnings about results that overflow although all inputs are finite, where Inf is allowed."""
-        return tuple(f"{text}; the output holds Inf there" for text in self._overflowing(allow_nonfinite=True))
+        return tuple(f"{text}; the output holds Inf there" for text in self._overflow_refusals(allow_nonfinite=True))
 
-    def _overflowing(self, *, allow_nonfinite: bool) -> Iterator[str]:
+    def _overflow_refusals(self, *, allow_nonfinite: bool) -> Iterator[str]:
         for index in sorted(self._overflows - self._wrong.keys()):
             tensor = self._plan.tensors[index]
             if self._plan.allow_nonfinite(tensor) == allow_nonfinite:

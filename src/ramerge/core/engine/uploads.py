@@ -49,7 +49,7 @@ class UploadedShards(Shards):
         self._upload_events = {shard: threading.Event() for shard in self._order}
         self._failure: BaseException | None = None
         self._note_complete(self._order)
-        self._uploader = threading.Thread(target=self._run, name="ramerge-upload", daemon=True)
+        self._uploader = threading.Thread(target=self._upload_shards, name="ramerge-upload", daemon=True)
         self._uploader.start()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -93,16 +93,16 @@ class UploadedShards(Shards):
 
     def close(self) -> None:
         """Stop after the current upload, and close the files."""
-        self._fail(RuntimeError("the pass has ended"))
+        self._note_failure(RuntimeError("the pass has ended"))
         self._uploader.join(_PARTING_SECONDS)
         super().close()
 
-    def _fail(self, failure: BaseException) -> None:
+    def _note_failure(self, failure: BaseException) -> None:
         self._failure = self._failure or failure
         for event in (*self._merge_events.values(), *self._upload_events.values()):
             event.set()
 
-    def _run(self) -> None:
+    def _upload_shards(self) -> None:
         try:
             for shard in self._order:
                 self._merge_events[shard].wait()
@@ -115,4 +115,4 @@ class UploadedShards(Shards):
                         self._staging.upload(name)
                 self._upload_events[shard].set()
         except BaseException as failure:
-            self._fail(failure)
+            self._note_failure(failure)

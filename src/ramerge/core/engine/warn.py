@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ramerge.core.engine.sanity_checks import WrongModel, suspicions
+from ramerge.core.engine.sanity_checks import WrongModel, sanity_warnings
 from ramerge.core.engine.tally import NonFinite
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.kernels import effect
@@ -50,7 +50,7 @@ def inspect(plan: MergePlan) -> tuple[str, ...]:
         WeightsError: the plan is strict, and there are warnings.
         CheckpointError: an input cannot be read.
     """
-    warnings = tuple(suspicions(plan))
+    warnings = tuple(sanity_warnings(plan))
     refuse_if_strict(plan, warnings)
     return warnings
 
@@ -107,12 +107,12 @@ def warnings_of(
         parameters: the method's parameters.
         densities: the share of elements that each agent moved, by name; if empty, the forecast from headers is used.
     """
-    erasures = _erasures(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
-    dense = _dense(plan, absolute(parameters), densities) if densities else forecast_of_density(plan)
+    erasures = _erasure_warnings(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
+    dense = _density_warnings(plan, absolute(parameters), densities) if densities else forecast_of_density(plan)
     return (*plan.findings.warnings, *sample_warnings, *erasures, *dense)
 
 
-def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float]) -> Sequence[str]:
+def _density_warnings(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float]) -> Sequence[str]:
     """Warn if agents moved so many elements that most are shared, and therefore averaged."""
     dense_agents = {name: density for name, density in densities.items() if density > _DENSE}
     if epsilon is None or len(densities) == 1 or not dense_agents:
@@ -157,16 +157,16 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
         return []
     on_average = "" if plan.is_quantized else "`rounding: stochastic` keeps the factor on average, "
     return [
-        f"rounding to {_dtypes(plan)} changes the factor of unique updates ({plan.method.name}, from a sample): "
+        f"rounding to {_dtype_names(plan)} changes the factor of unique updates ({plan.method.name}, from a sample): "
         f"{', '.join(far)}; {on_average}`dtype: {plan.exact_dtype}` keeps it exactly"
     ]
 
 
-def _dtypes(plan: MergePlan) -> str:
+def _dtype_names(plan: MergePlan) -> str:
     return "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
 
 
-def _erasures(plan: MergePlan, rounding: Counts) -> list[str]:
+def _erasure_warnings(plan: MergePlan, rounding: Counts) -> list[str]:
     """Return warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
 
     Stochastic rounding erases updates too, but enlarges others by as much.
@@ -175,7 +175,7 @@ def _erasures(plan: MergePlan, rounding: Counts) -> list[str]:
     shares = {name: effect["erased_share"] for name, effect in zip(plan.inputs.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of the parameters that {name} changes" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
-    dtype = _dtypes(plan)
+    dtype = _dtype_names(plan)
     on_average = (
         ""
         if plan.is_quantized  # codes are rounded to nearest only

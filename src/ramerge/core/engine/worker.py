@@ -112,12 +112,14 @@ class Worker:
         """Read blocks of one tensor from all inputs, one after another, and add up their counts."""
         tensor = self._plan.tensors[blocks[0].tensor]
         counts: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
-        wrong = [self._count(tensor, self._piece(tensor, block), statistics, counts, results) for block in blocks]
+        wrong = [
+            self._count_piece(tensor, self._read_piece(tensor, block), statistics, counts, results) for block in blocks
+        ]
         elements = sum(block.stop - block.start for block in blocks)
         read = sum(share_of(tensor, block) for block in blocks)
-        return BlockResult(blocks[0], elements, read, counts, wrong=_total(wrong))
+        return BlockResult(blocks[0], elements, read, counts, wrong=_sum_counts(wrong))
 
-    def _count(
+    def _count_piece(
         self,
         tensor: TensorPlan,
         piece: Piece,
@@ -132,22 +134,22 @@ class Worker:
             before = results[after, tensor.part(after.scope)] if after is not None else None
             is_nonfinite |= statistic.count(piece, before, counts[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
-        return self._wrong_counts(tensor, piece) if is_nonfinite else ()
+        return self._nonfinite_counts(tensor, piece) if is_nonfinite else ()
 
     def observe(self, block: Block, statistics: Sequence[Statistic], results: Results, task: Task) -> BlockResult:
         """Merge a block for the first point without writing it, and count both inputs and result."""
         tensor = self._plan.tensors[block.tensor]
-        piece = self._piece(tensor, block)
+        piece = self._read_piece(tensor, block)
         rounding = blank(self._plan)
-        merged_piece, result = self._merge(0, tensor, piece, task, None, rounding[0])
+        merged_piece, result = self._merge_piece(0, tensor, piece, task, None, rounding[0])
         if tensor.quantized is not None and merged_piece.counts is not None:
             with self._arena.scratch():
-                values, old = self._values(tensor, merged_piece)
+                values, old = self._dequantized_values(tensor, merged_piece)
                 stored_values = reread(tensor.quantized, self._reader, block.start, block.stop, values, old)
                 self._count_stored_values(tensor, merged_piece, result, stored_values)
         counts: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
-        wrong = self._count(tensor, piece, statistics, counts, results)
-        return BlockResult(block, piece.elements, share_of(tensor, block), counts, rounding, _total([wrong]))
+        wrong = self._count_piece(tensor, piece, statistics, counts, results)
+        return BlockResult(block, piece.elements, share_of(tensor, block), counts, rounding, _sum_counts([wrong]))
 
     def merge(self, block: Block, tasks: Sequence[Sequence[Task]], sink: Sink) -> BlockResult:
         """Read a block from all inputs, merge it, and write it for every point. A tensor that is not merged is copied.
@@ -157,17 +159,17 @@ class Worker:
         tensor = self._plan.tensors[block.tensor]
         read = share_of(tensor, block)
         if tensor.action == "compare":
-            first, *others = self._read(tensor, block)
+            first, *others = self._read_sources(tensor, block)
             width, elements = itemsize(tensor.dtype), block.stop - block.start
             for point in range(len(self._plan.points)):
                 sink.write(point, block.tensor, 0, block.start * width, first[: elements * width])
             unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
             return BlockResult(block, elements, read, unequal=unequal)
-        piece = self._piece(tensor, block)
+        piece = self._read_piece(tensor, block)
         if tensor.action == "copy":
             has_nonfinite = piece.copy()
-            self._write(tensor, block, piece, PieceResult(has_nonfinite), range(len(self._plan.points)), sink)
-            wrong = self._wrong_counts(tensor, piece)
+            self._write_piece(tensor, block, piece, PieceResult(has_nonfinite), range(len(self._plan.points)), sink)
+            wrong = self._nonfinite_counts(tensor, piece)
             return BlockResult(block, piece.elements, read, wrong=wrong if has_nonfinite or any(wrong) else None)
         counts_by_statistic: dict[Statistic, Counts] = {}
         rounding = blank(self._plan)
@@ -176,13 +178,13 @@ class Worker:
             counts = None
             if task.on_the_way is not None and task.on_the_way not in counts_by_statistic:
                 counts = counts_by_statistic[task.on_the_way] = task.on_the_way.blank(len(self._plan.inputs.agents))
-            merged_piece, result = self._merge(index, tensor, piece, task, counts, rounding[index])
+            merged_piece, result = self._merge_piece(index, tensor, piece, task, counts, rounding[index])
             has_nonfinite |= result.nonfinite
-            self._write(tensor, block, merged_piece, result, (index,), sink)
-        wrong_counts = self._wrong_counts(tensor, piece) if has_nonfinite else None
+            self._write_piece(tensor, block, merged_piece, result, (index,), sink)
+        wrong_counts = self._nonfinite_counts(tensor, piece) if has_nonfinite else None
         return BlockResult(block, piece.elements, read, counts_by_statistic, rounding, wrong_counts)
 
-    def _merge(
+    def _merge_piece(
         self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts
     ) -> tuple[Piece, PieceResult]:
         """Merge a piece of the inputs for one point; return the point's piece and its result."""
@@ -204,7 +206,7 @@ class Worker:
             piece.measure(sample, result)
         return piece, result
 
-    def _write(
+    def _write_piece(
         self, tensor: TensorPlan, block: Block, piece: Piece, result: PieceResult, points: Sequence[int], sink: Sink
     ) -> None:
         quantization = tensor.quantized
@@ -215,7 +217,7 @@ class Worker:
                 sink.write(point, block.tensor, 0, block.start * width, data)
             return
         with self._arena.scratch():
-            values, old = self._values(tensor, piece)
+            values, old = self._dequantized_values(tensor, piece)
             codes, scales = requantize(quantization, self._reader, block.start, block.stop, values, old)
             first, _ = quantization.grid.scales_of(block.start, block.stop)
             for point in points:
@@ -226,7 +228,7 @@ class Worker:
                 decode_parts(quantization, block.start, codes, scales, stored_values)
                 self._count_stored_values(tensor, piece, result, stored_values)
 
-    def _values(self, tensor: TensorPlan, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _dequantized_values(self, tensor: TensorPlan, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return a quantized tensor's merged values of a piece, and the base's values, as float32."""
         base_words, kind = self._reader.block(tensor.base), tensor.base.dtype
         if kind != "F32":
@@ -245,13 +247,13 @@ class Worker:
             convert(kind, narrow, "F32", stored_values.view(np.uint8), piece.elements)
         piece.count_stored(stored_values, result)
 
-    def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
+    def _read_piece(self, tensor: TensorPlan, block: Block) -> Piece:
         elements = block.stop - block.start
         formats = tuple(source.tensor.dtype for source in tensor.sources)
         importances = sum(source.is_importance for source in tensor.sources)
         base = tensor.sources[0].owner == BASE
         which = Inputs(len(formats) - base - importances, base, importances > 0)
-        parts = self._read(tensor, block)
+        parts = self._read_sources(tensor, block)
         if tensor.dtype not in FLOATS:
             # integers that a rule keeps or takes: only their bytes are copied
             first, form = parts[0], formats[0]
@@ -277,7 +279,7 @@ class Worker:
             seed=tensor.seed,
         )
 
-    def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
+    def _read_sources(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
         """Return the block's bytes in every source, padded with zeros to a multiple of 4 to fill whole words.
 
         An agent that does not change the tensor shares the base's bytes.
@@ -286,7 +288,7 @@ class Worker:
         return self._reader.blocks([source.tensor for source in tensor.sources])
 
     @staticmethod
-    def _wrong_counts(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
+    def _nonfinite_counts(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
         if tensor.dtype not in FLOATS:
             return (0,) * len(piece.inputs)
         counts = []
@@ -298,7 +300,7 @@ class Worker:
         return tuple(counts)
 
 
-def _total(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+def _sum_counts(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """Add up the counts of bad elements in blocks of a tensor; None if there are none."""
     nonzero = [counts for counts in wrong if any(counts)]
     return tuple(map(sum, zip(*nonzero, strict=True))) if nonzero else None

@@ -113,11 +113,11 @@ def _unread_options(agent: AdaptedModel) -> Iterator[str]:
         )
 
 
-def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
+def _lost_part_warnings(agent: AdaptedModel) -> Iterator[str]:
     """Yield a warning about tensors of the base that the configuration states as trained, but the file lacks."""
     changes, losses = agent.changes, list[str]()
     for entry, names in _stated_targets(agent):
-        if absent := _absent(names, changes):
+        if absent := _unchanged_names(names, changes):
             losses.append(f"{entry} ({len(absent):,} of {len(names):,}, such as {quoted(absent[0])})")
     if losses:
         yield (
@@ -133,7 +133,10 @@ def _stated_targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
     that transformers does not load: layers that predict further tokens, and keys and values of layers that share them.
     """
     settings, tensors = agent.settings, agent.base.tensors
-    layers, sharing_layers = _count(agent.base, "num_hidden_layers"), _count(agent.base, "num_kv_shared_layers")
+    layers, sharing_layers = (
+        _config_count(agent.base, "num_hidden_layers"),
+        _config_count(agent.base, "num_kv_shared_layers"),
+    )
     names = []
     for name in tensors:
         layer = next((int(part) for part in name.split(".") if part.isdecimal() and len(part) < _DIGITS), 0)
@@ -168,7 +171,7 @@ def _stated_targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
         yield "trainable_token_indices", [name for name in names if f".{name}".endswith(embeddings)]
 
 
-def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
+def _unchanged_names(names: Sequence[str], changes: Container[str]) -> list[str]:
     """Return the unchanged names of each kind of which some names have changed; all names if none has changed.
 
     Names of a kind differ only in numbers. So towers of the model without any changes are not reported.
@@ -180,12 +183,12 @@ def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
     return [name for kind in partial_kinds or kinds.values() for name in kind if name not in changes]
 
 
-def _count(base: Checkpoint, key: str) -> int:
+def _config_count(base: Checkpoint, key: str) -> int:
     """Return a number from the text model's configuration; 0 if it is missing."""
     return max((value for part in text_configs(base.config) if isinstance(value := part.get(key), int)), default=0)
 
 
-def _other_base(agent: AdaptedModel) -> Iterator[str]:
+def _base_name_warnings(agent: AdaptedModel) -> Iterator[str]:
     """Yield a warning if the adapter names another base. Paths differ by machine, so only last parts are compared."""
     settings, base = agent.settings, agent.base
     model_names = {
@@ -208,6 +211,6 @@ def _model_name(place: str) -> str:
     return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()
 
 
-_CHECKS = (_lost_parts, _idle_patterns, _unread_options, _other_base)
+_CHECKS = (_lost_part_warnings, _idle_patterns, _unread_options, _base_name_warnings)
 
 FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True, priority=70)

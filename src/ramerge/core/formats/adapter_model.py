@@ -18,7 +18,7 @@ from ramerge.core.formats.adapter_pairs import AdaptedParameter, Pair
 from ramerge.core.formats.expert_adapters import BaseExperts, ExpertPlace, Projection, projection_of
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.peft import CONFIG, AdapterSettings
-from ramerge.core.formats.views import unwrapped
+from ramerge.core.formats.views import unwrapped_name
 from ramerge.core.foundation.text import few_quoted, quantity, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -103,7 +103,7 @@ class AdaptedModel:
         kind = "DoRA" if self.settings.use_dora else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
         more += (
-            f", {len(self.additions)} added that the base does not have: {_first_ten(self.additions)}"
+            f", {len(self.additions)} added that the base does not have: {_format_first_ten(self.additions)}"
             if self.additions
             else ""
         )
@@ -124,14 +124,14 @@ class AdaptedModel:
         return names.union(self.ties) if names.intersection(self.ties) else names
 
     @contextmanager
-    def _about(self, what: str) -> Iterator[None]:
+    def _collect_problems(self, what: str) -> Iterator[None]:
         """Within the block, collect a ValueError as a problem of a module or tensor."""
         try:
             yield
         except ValueError as error:
             self.problems.append(f"{quoted(what)}: {error}")
 
-    def _note(self, kind: str, name: str, what: str) -> None:
+    def _note_change(self, kind: str, name: str, what: str) -> None:
         """Note a change of one of the base's tensors. Raises ValueError for a second change of the same kind."""
         if (before := self.operations.get((kind, name))) is not None:
             both = f"as {quoted(before)} and as {quoted(what)}"
@@ -140,14 +140,14 @@ class AdaptedModel:
 
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Apply the tensors of the adapter's file to the model; problems and notes are collected."""
-        modules, others = self._modules_and_others(tensors)
+        modules, others = self._split_by_module(tensors)
         if IN_4_BITS.search(self.settings.base_model_name_or_path):
             self.notes.append(
                 f"{self.path}: was trained on the base in 4 bits (QLoRA); as its trainer's merge in 16 bits does, its "
                 "updates are added to the base as it is"
             )
         for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
-            with self._about(key):
+            with self._collect_problems(key):
                 self._replace_tensor(key, tensor)
         pairs_of_modules: dict[str, list[Pair]] = {}
         empty = [
@@ -167,15 +167,15 @@ class AdaptedModel:
             modules = {name: parts for name, parts in modules.items() if name not in towers}
         for module, parts in modules.items():
             plain = module.replace(".base_layer", "")
-            with self._about(module):
-                if (pair := self._pair(module, parts)) is not None:
+            with self._collect_problems(module):
+                if (pair := self._lora_pair(module, parts)) is not None:
                     pairs_of_modules.setdefault(plain, []).append(pair)
                 if "tokens" in parts:
                     self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
-        self._align(pairs_of_modules)
+        self._align_prefixes(pairs_of_modules)
         experts: dict[Projection, dict[int | None, Pair]] = {}
         for module, pairs in pairs_of_modules.items():
-            with self._about(module):
+            with self._collect_problems(module):
                 if targets := self._targeted_names(module):
                     self._add_to_parameters(module, pairs, targets)
                     continue
@@ -186,7 +186,7 @@ class AdaptedModel:
                     else:
                         self._add_to_module(pair, modules[pair.module])
         for projection, expert_pairs in experts.items():
-            with self._about(
+            with self._collect_problems(
                 f"{projection.stem} ({projection.kind})" if None not in expert_pairs else expert_pairs[None].module
             ):
                 self._add_to_experts(projection, expert_pairs)
@@ -195,13 +195,13 @@ class AdaptedModel:
 
     # --- what the file holds -----------------------------------------------------------------------------------------
 
-    def _modules_and_others(self, tensors: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    def _split_by_module(self, tensors: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
         """Split tensors into parts of LoRA, by module, and tensors that replace others, by name in the file."""
         modules: dict[str, dict[str, Tensor]] = {}
         others: dict[str, Tensor] = {}
         before = set()
         for tensor in tensors:
-            key = unwrapped(tensor.name).removeprefix(PREFIX)
+            key = unwrapped_name(tensor.name).removeprefix(PREFIX)
             match = _PART.fullmatch(key)
             if match is None:
                 if _BEFORE in key:
@@ -209,7 +209,7 @@ class AdaptedModel:
                 else:
                     others[tensor.name] = Tensor(key, tensor.dtype, tensor.shape, tensor.origin)
                 continue
-            with self._about(tensor.name):
+            with self._collect_problems(tensor.name):
                 part = _PARTS.get((match["part"], match["leaf"]))
                 if part is None:
                     raise ValueError("is of a kind of adapter that is not read")
@@ -235,12 +235,12 @@ class AdaptedModel:
         if self._base_name(f"{plain}.weight") or self._base_name(plain) or self._targeted_names(plain):
             return True
         projection = projection_of(plain)
-        with self._about(module):
+        with self._collect_problems(module):
             return projection is not None and bool(self.experts.places_of(projection[0]))
         return True  # its problem was collected
 
     @staticmethod
-    def _pair(module: str, parts: Mapping[str, Tensor]) -> Pair | None:
+    def _lora_pair(module: str, parts: Mapping[str, Tensor]) -> Pair | None:
         """Return A and B of a module, if it has them. Raises ValueError if one is missing, or shapes do not fit."""
         for a, b in _PAIRS:
             if (a in parts) != (b in parts):
@@ -270,7 +270,7 @@ class AdaptedModel:
             None,
         )
 
-    def _align(self, pairs_of_modules: Mapping[str, Sequence[Pair]]) -> None:
+    def _align_prefixes(self, pairs_of_modules: Mapping[str, Sequence[Pair]]) -> None:
         """Find prefixes that map names of modules to the base's names, for modules that no known alias matches."""
         shapes = {
             f"{module}.weight": (pair.b.shape[0], pair.a.shape[1])
@@ -306,7 +306,7 @@ class AdaptedModel:
     def _tied_names(self, name: str) -> tuple[str, ...]:
         return self.ties if name in self.ties else (name,)
 
-    def _trained_with(self, name: str) -> tuple[str, ...]:
+    def _tied_trained_names(self, name: str) -> tuple[str, ...]:
         return self._tied_names(name) if self.settings.ensure_weight_tying else (name,)
 
     # --- what replaces -----------------------------------------------------------------------------------------------
@@ -314,10 +314,10 @@ class AdaptedModel:
     def _replace_tensor(self, key: str, tensor: Tensor) -> None:
         plain = _plain_name(tensor)
         name = self._base_name(plain) or plain
-        together = self._trained_with(name) if self._is_trained(tensor) else self._tied_names(name)
+        together = self._tied_trained_names(name) if self._is_trained(tensor) else self._tied_names(name)
         if len(together) > 1 and any(("replaces", each) in self.operations for each in together):
             return  # a single tensor that PEFT saves under both names
-        self._note("replaces", name, key)
+        self._note_change("replaces", name, key)
         if name in self.base.tensors:
             self.others += 1
         else:
@@ -345,7 +345,7 @@ class AdaptedModel:
         if rows and not (min(rows) >= 0 and max(rows) < tensor.shape[0]):
             raise ValueError(f"trainable_token_indices names rows that {list(tensor.shape)} does not have")
         self._check_wide(name)
-        self._note("replaces rows of", name, module)
+        self._note_change("replaces rows of", name, module)
         places = sorted(range(len(rows)), key=rows.__getitem__)
         origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
         for each in (name,) if self._has_own_rows() else self._tied_names(name):
@@ -377,14 +377,14 @@ class AdaptedModel:
             )
         return self.settings.scaling(name, rank)
 
-    def _put(self, name: str, origin: LowRank) -> None:
+    def _add_product(self, name: str, origin: LowRank) -> None:
         most = max(_ANY_RANK, *origin.base.shape[-2:])
         if origin.ranks > most:
             raise ValueError(
                 f"has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
                 f"more than {most:,} add nothing to such a matrix, and no training makes them with PEFT; is it damaged?"
             )
-        for each in self._trained_with(name):
+        for each in self._tied_trained_names(name):
             self.tensors[each] = Tensor(each, "F32", origin.base.shape, origin)
         self.products += 1
         self.ranks.add(origin.ranks)
@@ -395,7 +395,7 @@ class AdaptedModel:
             return
         if self.settings.ensure_weight_tying and name in self.ties[:1]:
             return  # the same change as for the input embeddings, which PEFT's merge_and_unload would apply twice
-        self._note("changes", name or f"{pair.plain}.weight", pair.module)
+        self._note_change("changes", name or f"{pair.plain}.weight", pair.module)
         if name is None:
             raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
         tensor = self.tensors[name]
@@ -424,7 +424,7 @@ class AdaptedModel:
         self._check_wide(name)
         left, right, rank = pair.factors(1, transposed=transposed)
         scaling = self._scaling(pair.plain, rank)
-        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
+        self._add_product(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
         if (bias := parts.get("bias")) is None:
             return
         name = self._base_name(f"{pair.plain}.bias")
@@ -433,7 +433,7 @@ class AdaptedModel:
             raise ValueError(f"changes a bias of {list(bias.shape)}, but the base's {what}")
         self._check_wide(name)
         factor = Factor(bias, index=1, rank=bias.elements)
-        self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
+        self._add_product(name, LowRank(self.tensors[name], None, factor, 1, scaling))
 
     def _add_to_rows(self, pair: Pair) -> bool:
         """Add a projection's product to its rows of a fused matrix, or a fused product's rows to each projection.
@@ -447,7 +447,7 @@ class AdaptedModel:
         for whole, parts, twins in _ROWS:
             if last in parts and (name := self._base_name(f"{stem}.{whole}.weight")) is not None:
                 known_heights = {part: self.heights[at] for part in parts if (at := f"{stem}.{part}") in self.heights}
-                heights = _heights(parts, twins, known_heights, self.tensors[name].shape[0])
+                heights = _projection_rows(parts, twins, known_heights, self.tensors[name].shape[0])
                 if self.tensors[name].shape != (sum(heights), pair.a.shape[1]):
                     return False  # the rows before it are not known
                 places = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
@@ -462,9 +462,9 @@ class AdaptedModel:
             raise ValueError("is DoRA of a projection that is one tensor with others in base or adapter; not read")
         for name, row, region in places:
             self._check_wide(name)
-            self._note("changes" if region is None else f"changes row {region.first} on of", name, pair.module)
+            self._note_change("changes" if region is None else f"changes row {region.first} on of", name, pair.module)
             left, right, rank = pair.factors(1, transposed=False, row=row)
-            self._put(
+            self._add_product(
                 name, LowRank(self.tensors[name], left, right, rank, self._scaling(pair.plain, rank), region=region)
             )
         return bool(places)
@@ -484,7 +484,7 @@ class AdaptedModel:
         Keys do not name the parameters: PEFT wraps each targeted parameter in another layer, the first innermost.
         """
         parameters = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
-        assignment = self._assignment(sorted(pairs, key=lambda pair: -pair.depth), parameters)
+        assignment = self._assign_pairs(sorted(pairs, key=lambda pair: -pair.depth), parameters)
         clear = [fits for pair, parameter in assignment if len(fits := parameter.orientations(pair)) == 1]
         evidence = set[bool]().union(*clear)
         for pair, parameter in assignment:
@@ -504,9 +504,9 @@ class AdaptedModel:
             scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.rank(experts))
             for name, expert, row in parameter.parts:
                 self._check_wide(name)
-                self._note("changes", name, pair.module)
+                self._note_change("changes", name, pair.module)
                 left, right, rank = pair.factors(experts, transposed=transposed, expert=expert or 0, row=row)
-                self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
+                self._add_product(name, LowRank(self.tensors[name], left, right, rank, scaling))
 
     def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, Pair]) -> None:
         """Add pairs of single experts, or a pair of all experts, to a projection of experts."""
@@ -533,7 +533,7 @@ class AdaptedModel:
                 raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
             self._add_stack(projection, places, every.plain, stack)
         elif places[0].expert is None:
-            self._add_stack(projection, places, *self._stack(pairs, count))
+            self._add_stack(projection, places, *self._stack_experts(pairs, count))
         else:
             if beyond := [expert for expert in pairs if expert not in {place.expert for place in places}]:
                 raise ValueError(f"changes expert {beyond[0]}, and the base has {count}")
@@ -542,7 +542,7 @@ class AdaptedModel:
                 self._add_stack(projection, here, pair.plain, pair.as_stack)
 
     @staticmethod
-    def _stack(pairs: Mapping[int | None, Pair], count: int) -> tuple[str, Pair, tuple[int, ...]]:
+    def _stack_experts(pairs: Mapping[int | None, Pair], count: int) -> tuple[str, Pair, tuple[int, ...]]:
         """Stack the pairs of single experts; return a module's name, the stack, and the index of each expert in it."""
         numbers = sorted(expert for expert in pairs if expert is not None)
         if numbers[-1] >= count:
@@ -591,11 +591,11 @@ class AdaptedModel:
             (is_transposed,) = fits
             self._check_wide(place.name)
             kind = "changes" if place.half is None else f"changes the {projection.kind} of"
-            self._note(kind, place.name, stack.module)
-            left, right = stack.of_stack(transposed=is_transposed, expert=place.expert or 0, row=place.row)
+            self._note_change(kind, place.name, stack.module)
+            left, right = stack.factors_of_expert(transposed=is_transposed, expert=place.expert or 0, row=place.row)
             interleaved = interleaves_gates(self.base.config)
             region = place.region(out, transposed=is_transposed, interleaved=interleaved)
-            self._put(
+            self._add_product(
                 place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
             )
 
@@ -608,7 +608,7 @@ class AdaptedModel:
         return set() if transposed is None else {transposed}
 
     @staticmethod
-    def _assignment(
+    def _assign_pairs(
         group: Sequence[Pair], parameters: Sequence[AdaptedParameter]
     ) -> list[tuple[Pair, AdaptedParameter]]:
         """Assign the pairs of a module to parameters: in order of declaration, or in the only way that shapes allow."""
@@ -652,11 +652,13 @@ class AdaptedModel:
 
 def module_of(factor: Tensor) -> str | None:
     """Return the name of the module that a stored LoRA factor belongs to, as in the trained model."""
-    match = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
+    match = _PART.fullmatch(unwrapped_name(factor.name).removeprefix(PREFIX))
     return match["module"].replace(".base_layer", "") if match is not None else None
 
 
-def _heights(parts: Sequence[str], twins: Sequence[str], known_heights: Mapping[str, int], whole: int) -> list[int]:
+def _projection_rows(
+    parts: Sequence[str], twins: Sequence[str], known_heights: Mapping[str, int], whole: int
+) -> list[int]:
     """Return the row counts of projections in a matrix of `whole` rows; the two in `twins` have equal counts."""
     rows = dict(known_heights)
     for one, other in (twins, twins[::-1]):
@@ -684,7 +686,7 @@ def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
     return None
 
 
-def _first_ten(names: Sequence[str]) -> str:
+def _format_first_ten(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names[:10])) + (" and others" if len(names) > 10 else "")
 
 

@@ -54,7 +54,7 @@ class Pair:
             left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
         return left, right, rank
 
-    def of_stack(self, *, transposed: bool, expert: int, row: int) -> tuple[Factor, Factor]:
+    def factors_of_expert(self, *, transposed: bool, expert: int, row: int) -> tuple[Factor, Factor]:
         """Return left and right factor of a stack, starting at an expert and, if not transposed, a row."""
         (_, rank, width), out = self.a.shape, self.b.shape[1]
         a_step = rank * width if self.a.shape[0] > 1 else 0

@@ -17,8 +17,8 @@ from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel
 from ramerge.core.formats.torchfile.archive import window
 from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
-from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
-from ramerge.core.formats.views import tensor_of, unwrapped
+from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, suspend_garbage_collection
+from ramerge.core.formats.views import tensor_of, unwrapped_name
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.jsontext import JsonLimits, parse
 from ramerge.core.foundation.text import few_quoted, quantity, quoted
@@ -65,16 +65,16 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     shards = list(_shards(folder))
     if shards:
         contents = _read_safetensors(folder, shards, opening)
-        return _with_rank_warning(folder, contents.contents(_beside_of(folder), opening))
-    with uncollected():
+        return _add_rank_warning(folder, contents.contents(_companion_folder(folder), opening))
+    with suspend_garbage_collection():
         metadata = read_metadata(folder)
-        model, notes = _model(folder, metadata)
+        model, notes = _model_tensors(folder, metadata)
         contents = read_distcp(folder, metadata, model, opening)
         contents.notes += notes
-    return contents.contents(_beside_of(folder), opening)
+    return contents.contents(_companion_folder(folder), opening)
 
 
-def _beside_of(folder: Path) -> Path:
+def _companion_folder(folder: Path) -> Path:
     """Find the folder with the model's `config.json`, or at least with its tokenizer."""
     places = [folder, folder / "huggingface", *([folder.parent] if folder.name in _INNER else [])]
     telling = ("config.json", "tokenizer_config.json", "tokenizer.json")
@@ -103,7 +103,7 @@ class TensorDescription:
     pieces: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
     @staticmethod
-    def of(key: str, value: Stub, paths: Mapping[object, object]) -> TensorDescription:
+    def from_stub(key: str, value: Stub, paths: Mapping[object, object]) -> TensorDescription:
         """Read torch's `TensorStorageMetadata`."""
         properties, chunks = value.get("properties"), value.get("chunks")
         state = properties.state if isinstance(properties, Stub) else None
@@ -152,17 +152,17 @@ def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
             if not isinstance(key, str) or not isinstance(value, Stub):
                 raise RefusedError("it describes something without a name")
             if value.path.endswith(".TensorStorageMetadata"):
-                tensors.append(TensorDescription.of(key, value, paths if isinstance(paths, dict) else {}))
+                tensors.append(TensorDescription.from_stub(key, value, paths if isinstance(paths, dict) else {}))
         for index, info in storage.items():
             name, offset = (index.get("fqn"), index.get("offset")) if isinstance(index, Stub) else (None, None)
             if isinstance(name, str) and offset is not None:
-                places[name, numbers(offset, "an offset")] = _place(name, info)
+                places[name, numbers(offset, "an offset")] = _parse_place(name, info)
     except RefusedError as error:
         raise CheckpointError(f"{path}: refused: {error}") from error
     return DcpMetadata(tuple(tensors), places)
 
 
-def _place(name: str, info: object) -> tuple[str, int, int]:
+def _parse_place(name: str, info: object) -> tuple[str, int, int]:
     if not isinstance(info, Stub) or not isinstance(info.state, dict):
         raise RefusedError(f"tensor {quoted(name)} has no place in a file")
     if info.get("transform_descriptors"):
@@ -177,7 +177,7 @@ def _place(name: str, info: object) -> tuple[str, int, int]:
     return path, offset, length
 
 
-def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescription], tuple[str, ...]]:
+def _model_tensors(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescription], tuple[str, ...]]:
     roots: dict[tuple[str, ...], list[TensorDescription]] = defaultdict(list)
     for tensor in metadata.tensors:
         if not any(map(_NO_MODEL.fullmatch, tensor.path[:-1] or tensor.key.split(".")[:1])):
@@ -191,7 +191,7 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescrip
         )
     tensors: dict[str, TensorDescription] = {}
     for tensor in roots[root]:
-        name = unwrapped(tensor.path[-1])
+        name = unwrapped_name(tensor.path[-1])
         if name in tensors:
             raise CheckpointError(f"{folder}: holds tensor {quoted(name)} twice")
         tensors[name] = tensor
@@ -219,7 +219,7 @@ def read_distcp(
     spans: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
     for name, items in by_file.items():
         spans[model.files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
-    if overlapping := [text for places in spans.values() for text in _overlapping(places)]:
+    if overlapping := [text for places in spans.values() for text in _overlap_problems(places)]:
         raise CheckpointError([*problems, *(f"{folder / METADATA}: {text}" for text in overlapping)])
     pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
     for name, items in by_file.items():
@@ -241,7 +241,7 @@ def read_distcp(
     return model
 
 
-def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
+def _overlap_problems(places: list[tuple[int, int, str]]) -> Iterator[str]:
     """Yield problems of pieces that share bytes of a file; opening an archive for many pieces could take forever."""
     for (begin, nbytes, name), (after, _, other) in pairwise(sorted(places)):
         if begin + nbytes > after:
@@ -287,7 +287,7 @@ def _read_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> S
     for name, has in pieces.items():
         ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in has]
         shape = tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
-        whole.append((unwrapped(name), has[0].tensor.dtype, shape, has))
+        whole.append((unwrapped_name(name), has[0].tensor.dtype, shape, has))
     model.assemble(whole)
     return model
 
@@ -302,7 +302,7 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
     return len(pieces) < ranks and bool(first.tensor.shape) and first.tensor.shape[dim] >= ranks
 
 
-def _with_rank_warning(folder: Path, contents: Contents) -> Contents:
+def _add_rank_warning(folder: Path, contents: Contents) -> Contents:
     """Return the contents, with a warning if files of the last ranks may be missing, which file names do not show."""
     counts = [text.get("vocab_size") for text in text_configs(contents.config)]
     tokens = next((count for count in counts if type(count) is int), None)

@@ -21,8 +21,8 @@ from typing import TypeVar
 from ramerge.core.formats.files import about_model, tag_of
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.torchfile.instructions import RefusedError, Stub
-from ramerge.core.formats.torchfile.load import View, load_file, numbers, uncollected
-from ramerge.core.formats.views import tensor_of, unwrapped, without_ties
+from ramerge.core.formats.torchfile.load import View, load_file, numbers, suspend_garbage_collection
+from ramerge.core.formats.views import split_off_ties, tensor_of, unwrapped_name
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quantity, quoted
 from ramerge.core.storage.location import Location
@@ -56,15 +56,15 @@ def find(folder: Location) -> Location | None:
 def open_folder(folder: Path, opening: Opening) -> Contents:
     """Locate every parameter in the ZeRO partitions of all ranks."""
     try:
-        optimizer, model = _files(folder)
+        optimizer, model = _rank_files(folder)
         opening.check_files(folder, [*optimizer, *model], in_index=False)
         about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
         files = {**identify(folder / name for name in (*optimizer, *model)), **about.files}
-        with uncollected():
-            parts = _read_all(_Part.read, (folder / name for name in optimizer))
+        with suspend_garbage_collection():
+            parts = _read_all(_OptimizerFile.read, (folder / name for name in optimizer))
             _check_world(parts, model)
-            states = _read_all(partial(_State.read, stage=parts[0].stage), (folder / name for name in model))
-            tensors = _tensors(parts, states)
+            states = _read_all(partial(_ModelFile.read, stage=parts[0].stage), (folder / name for name in model))
+            tensors = _assemble_tensors(parts, states)
     except RefusedError as error:
         # DeepSpeed puts its script into every checkpoint
         is_root = (folder / "zero_to_fp32.py").is_file()
@@ -74,7 +74,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             f"{folder}: {error}; DeepSpeed converts it: python {script} {quote(str(root))} {out}{tag} "
             f"--safe_serialization, which keeps float32; then copy config.json and the tokenizer to {out}"
         ) from error
-    untied, ties = without_ties(tensors.values(), about.config)
+    untied, ties = split_off_ties(tensors.values(), about.config)
     note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {quantity(len(parts), 'rank')}"
     return Contents(untied, files, about.config, about.metadata_folder, notes=(note, *about.notes, *ties))
 
@@ -92,7 +92,7 @@ def _read_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Rea
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _files(folder: Path) -> tuple[list[str], list[str]]:
+def _rank_files(folder: Path) -> tuple[list[str], list[str]]:
     """List the optimizer files and the model files, in the order of ranks."""
     names = sorted(path.name for path in folder.glob("*_states.pt"))
     for pattern, what in _OTHERS.items():
@@ -122,7 +122,7 @@ def _files(folder: Path) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _OptimizerFile:
     """Contents of an optimizer file.
 
     Attributes:
@@ -142,7 +142,7 @@ class _Part:
     step: float | None = None
 
     @staticmethod
-    def read(path: Path) -> _Part:
+    def read(path: Path) -> _OptimizerFile:
         """Read and check an optimizer file of ZeRO."""
         state = _load_dictionary(path).get("optimizer_state_dict")
         state = state if isinstance(state, dict) else {}
@@ -162,7 +162,7 @@ class _Part:
         if any(type(one) is not int or one < 0 for one in chain(*paddings)):
             raise CheckpointError(f"{path}: its param_alignment_paddings are not counts")
         groups = tuple(tensor_of("", view) for view in views)
-        return _Part(path, stage, ranks, groups, tuple(map(tuple, paddings)), _step_of(state))
+        return _OptimizerFile(path, stage, ranks, groups, tuple(map(tuple, paddings)), _step_of(state))
 
 
 def _step_of(state: Mapping[object, object]) -> float | None:
@@ -181,7 +181,7 @@ def _step_of(state: Mapping[object, object]) -> float | None:
     return None
 
 
-def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
+def _check_world(parts: Sequence[_OptimizerFile], model: Sequence[str]) -> None:
     first = parts[0]
     problems = [
         f"{part.path}: is one of {part.ranks} partitions, but there are files of {quantity(len(parts), 'rank')}; copy "
@@ -211,7 +211,7 @@ def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class _State:
+class _ModelFile:
     """Contents of a model file.
 
     Attributes:
@@ -231,7 +231,7 @@ class _State:
     aliases: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def read(path: Path, stage: int) -> _State:
+    def read(path: Path, stage: int) -> _ModelFile:
         """Read and check a model file of a checkpoint of this ZeRO stage."""
         state = _load_dictionary(path)
         if state.get("autoep_layers") or state.get("ds_autoep_layers"):
@@ -240,7 +240,7 @@ class _State:
         if not isinstance(groups, list) or not isinstance(module, dict) or not isinstance(buffers, list | None):
             raise CheckpointError(f"{path}: does not say which parameters the partitions hold (param_shapes)")
         try:
-            shapes = tuple(map(_shapes, groups))
+            shapes = tuple(map(_parse_shapes, groups))
             aliases = {
                 name: one
                 for name, one in _checked_name_mapping(state.get("shared_params")).items()
@@ -248,13 +248,13 @@ class _State:
             }
             views = {name: view for name, view in _checked_name_mapping(module).items() if isinstance(view, View)}
             if stage == 3:  # parameters have no elements here
-                frozen_shapes = _shapes(state.get("frozen_param_shapes"))
+                frozen_shapes = _parse_shapes(state.get("frozen_param_shapes"))
                 parts = _checked_name_mapping(state.get("frozen_param_fragments"))
                 fragments = {name: view for name, view in parts.items() if isinstance(view, View)}
                 if len(fragments) < len(parts):
                     raise RefusedError("a frozen parameter is not a tensor")
                 whole = {name: view for name, view in views.items() if name in (buffers or ())}
-                return _State(path, shapes, frozen_shapes, fragments, whole, aliases)
+                return _ModelFile(path, shapes, frozen_shapes, fragments, whole, aliases)
         except RefusedError as error:
             raise CheckpointError(f"{path}: refused: {error}") from error
         trained_names = {name for group in shapes for name in group}
@@ -263,7 +263,7 @@ class _State:
         }  # older versions do not list shared parameters
         aliases |= {name: twins[view] for name, view in views.items() if name not in trained_names and view in twins}
         whole = {name: view for name, view in views.items() if name not in trained_names and name not in aliases}
-        return _State(path, shapes, whole=whole, aliases=aliases)
+        return _ModelFile(path, shapes, whole=whole, aliases=aliases)
 
 
 def _load_dictionary(path: Path) -> dict[str, object]:
@@ -280,7 +280,7 @@ def _checked_name_mapping(mapping: object) -> dict[str, object]:
     return mapping
 
 
-def _shapes(mapping: object) -> dict[str, tuple[int, ...]]:
+def _parse_shapes(mapping: object) -> dict[str, tuple[int, ...]]:
     return {
         name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _checked_name_mapping(mapping).items()
     }
@@ -289,7 +289,7 @@ def _shapes(mapping: object) -> dict[str, tuple[int, ...]]:
 # --- partitions ------------------------------------------------------------------------------------------------------
 
 
-def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tensor]:
+def _assemble_tensors(parts: Sequence[_OptimizerFile], states: Sequence[_ModelFile]) -> dict[str, Tensor]:
     first = states[0]
     whole = chain(
         ((name, tensor_of("", view)) for name, view in first.whole.items()),
@@ -299,12 +299,12 @@ def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tens
     tensors: dict[str, Tensor] = {}
     problems = []
     for name, tensor in whole:
-        if unwrapped(name) in tensors:
+        if unwrapped_name(name) in tensors:
             problems.append(f"{first.path}: holds tensor {quoted(name)} twice")
-        tensors[unwrapped(name)] = replace(tensor, name=unwrapped(name))
+        tensors[unwrapped_name(name)] = replace(tensor, name=unwrapped_name(name))
     for name, other in first.aliases.items():
-        if (twin := tensors.get(unwrapped(other))) is not None:
-            tensors[unwrapped(name)] = replace(twin, name=unwrapped(name))
+        if (twin := tensors.get(unwrapped_name(other))) is not None:
+            tensors[unwrapped_name(name)] = replace(twin, name=unwrapped_name(name))
     if problems:
         raise CheckpointError(problems)
     return tensors
@@ -320,7 +320,7 @@ def _concatenation(tensors: Sequence[Tensor]) -> Tensor:
     return stack("", nonempty) if len(nonempty) > 1 else nonempty[0]
 
 
-def _stage_2_parameters(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
+def _stage_2_parameters(parts: Sequence[_OptimizerFile], state: _ModelFile) -> Iterator[tuple[str, Tensor]]:
     """Yield parameters that are stored one after another, possibly across partitions; the last may be shorter."""
     first = parts[0]
     paddings = first.paddings or tuple((0,) * len(group) for group in state.groups)
@@ -342,7 +342,7 @@ def _stage_2_parameters(parts: Sequence[_Part], state: _State) -> Iterator[tuple
             offset += prod(shape) + padding
 
 
-def _stage_3_parameters(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
+def _stage_3_parameters(parts: Sequence[_OptimizerFile], state: _ModelFile) -> Iterator[tuple[str, Tensor]]:
     """Yield parameters that are split across all ranks. The parts of a rank are contiguous, through all groups."""
     flats = [_concatenation(part.groups) for part in parts if part.groups]
     shapes = {name: shape for group in state.groups for name, shape in group.items()}
@@ -355,18 +355,18 @@ def _stage_3_parameters(parts: Sequence[_Part], state: _State) -> Iterator[tuple
     offset = 0
     for name, shape in shapes.items():
         share = -(-prod(shape) // len(parts))
-        yield name, reshaped(_spread([_flat_slice(flat, offset, share) for flat in flats], prod(shape)), shape)
+        yield name, reshaped(_join_shares([_flat_slice(flat, offset, share) for flat in flats], prod(shape)), shape)
         offset += share
 
 
-def _wrong_size_error(state: _State, what: str, expected_elements: int, present: int) -> CheckpointError:
+def _wrong_size_error(state: _ModelFile, what: str, expected_elements: int, present: int) -> CheckpointError:
     return CheckpointError(
         f"{state.path}: its parameters take {expected_elements:,} elements of {what}, which has {present:,}; the files "
         "are of different runs, or one is damaged"
     )
 
 
-def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
+def _join_shares(shares: Sequence[Tensor], elements: int) -> Tensor:
     """Concatenate equal shares of all ranks to a vector of `elements`; the last shares may end with padding."""
     share = shares[0].elements
     return _concatenation(
@@ -374,7 +374,7 @@ def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
     )
 
 
-def _frozen_tensors(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
+def _frozen_tensors(states: Sequence[_ModelFile]) -> Iterator[tuple[str, Tensor]]:
     """Yield frozen parameters, which stage 3 splits across the files of all ranks."""
     for name, shape in states[0].frozen_shapes.items():
         shares: list[Tensor] = []
@@ -390,7 +390,7 @@ def _frozen_tensors(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
                     f"{state.path}: has {share.elements:,} elements in {share.dtype} of the frozen parameter "
                     f"{quoted(name)}, not {share_elements:,} in {shares[0].dtype}"
                 )
-        yield name, reshaped(_spread(shares, prod(shape)), shape)
+        yield name, reshaped(_join_shares(shares, prod(shape)), shape)
 
 
 FORMAT = Format("deepspeed", "ZeRO partitions of DeepSpeed", find, local(open_folder), priority=20)

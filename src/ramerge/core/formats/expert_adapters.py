@@ -114,11 +114,11 @@ class BaseExperts:
             ValueError: an expert lacks a matrix that others have, or its tensor is not a matrix.
         """
         stem, kind, is_short = projection
-        if is_short and kind in ("gate", "up") and not self._places(stem, "gate"):
-            return self._places(stem, "up") if kind == "gate" else []
-        return self._places(stem, kind)
+        if is_short and kind in ("gate", "up") and not self._expert_places(stem, "gate"):
+            return self._expert_places(stem, "up") if kind == "gate" else []
+        return self._expert_places(stem, kind)
 
-    def _places(self, stem: str, kind: str) -> list[ExpertPlace]:
+    def _expert_places(self, stem: str, kind: str) -> list[ExpertPlace]:
         if (name := self.base_name(f"{stem}.{kind}_proj")) is not None and len(shape := self.tensors[name].shape) == 3:
             return [ExpertPlace(name, None, shape[1:])]
         if kind in ("gate", "up") and (name := self.base_name(f"{stem}.gate_up_proj")) is not None:
@@ -131,11 +131,11 @@ class BaseExperts:
         for parts in _EACH[kind]:
             first = [self.base_name(f"{stem}.0.{part}.weight") for part in parts]
             if first[0] is not None:
-                count = max(self._counts[_NUMBER.sub(".*", name)] for name in first if name is not None)
-                return [place for expert in range(count) for place in self._matrices(stem, expert, parts)]
+                count = max(self._expert_counts[_NUMBER.sub(".*", name)] for name in first if name is not None)
+                return [place for expert in range(count) for place in self._expert_matrices(stem, expert, parts)]
         return []
 
-    def _matrices(self, stem: str, expert: int, parts: Sequence[str]) -> Iterator[ExpertPlace]:
+    def _expert_matrices(self, stem: str, expert: int, parts: Sequence[str]) -> Iterator[ExpertPlace]:
         row = 0
         for part in parts:
             weight_name = f"{stem}.{expert}.{part}.weight"
@@ -148,6 +148,6 @@ class BaseExperts:
             row += shape[0]
 
     @cached_property
-    def _counts(self) -> Counter[str]:
+    def _expert_counts(self) -> Counter[str]:
         """The number of experts that have a tensor, by the tensor's name without the expert's number."""
         return Counter(_NUMBER.sub(".*", name) for name in self.tensors)

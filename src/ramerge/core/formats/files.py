@@ -56,7 +56,7 @@ def read_config(folder: Location) -> dict[str, object]:
     return read_json(path) if path.exists() else {}
 
 
-def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str, ...]:
+def write_time_warnings(folder: Location, identities: Iterable[Identity]) -> tuple[str, ...]:
     """Return a warning if the parts of a model were written at very different times, so may be from different steps."""
     times = sorted(identity.modified_ns for identity in identities)
     if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:

@@ -15,8 +15,8 @@ from ramerge.core.formats.files import policy_places, read_json
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel, ShardedPart, part_of
 from ramerge.core.formats.torchfile.instructions import RefusedError
-from ramerge.core.formats.torchfile.load import View, load_file, uncollected
-from ramerge.core.formats.views import tensor_of, unwrapped
+from ramerge.core.formats.torchfile.load import View, load_file, suspend_garbage_collection
+from ramerge.core.formats.views import tensor_of, unwrapped_name
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quantity, quoted
 from ramerge.core.storage.location import Location
@@ -52,7 +52,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     model.notes = (f"{folder}: shards of {quantity(len(files), 'rank')}",)
     model.problems += _other_steps(folder, len(files))
     parts_by_name: dict[str, _ParameterParts] = {}
-    with uncollected():
+    with suspend_garbage_collection():
         for rank, path in enumerate(folder / name for name in files):
             with collect(model.problems):
                 state = load_file(path)
@@ -61,7 +61,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
                 for name, value in state.items():
                     try:
                         part = part_of(value)
-                        parts_by_name.setdefault(unwrapped(name), _ParameterParts(part)).add(part, rank)
+                        parts_by_name.setdefault(unwrapped_name(name), _ParameterParts(part)).add(part, rank)
                     except RefusedError as error:
                         model.problems.append(f"{path}: tensor {quoted(name)}: {error}")
         if not model.problems:

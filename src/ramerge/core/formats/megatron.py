@@ -18,7 +18,7 @@ from shlex import quote
 from ramerge.core.formats import dcp, unread
 from ramerge.core.formats.files import about_model, tag_of
 from ramerge.core.formats.format import Format, Opening, local
-from ramerge.core.formats.torchfile.load import uncollected
+from ramerge.core.formats.torchfile.load import suspend_garbage_collection
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
@@ -47,26 +47,26 @@ class Sizes:
     vocabulary: int
 
     @staticmethod
-    def of(config: Mapping[str, object]) -> Sizes:
+    def from_config(config: Mapping[str, object]) -> Sizes:
         """Read the sizes from `config.json`. Raises ValueError for an unsupported model or invalid sizes."""
         kind = config.get("model_type")
         if kind not in _MODELS:
             raise ValueError(f"is of a {quoted(kind)} model; those of Megatron that are read are {', '.join(_MODELS)}")
-        heads = _number(config, "num_attention_heads")
-        groups = _number(config, "num_key_value_heads", default=heads)
+        heads = _config_number(config, "num_attention_heads")
+        groups = _config_number(config, "num_key_value_heads", default=heads)
         if heads % groups:
             raise ValueError(f"says {heads} heads in {groups} groups, which is no whole number of heads in each")
         return Sizes(
-            layers=_number(config, "num_hidden_layers"),
-            experts=_number(config, "num_experts", "num_local_experts") if kind.endswith("_moe") else 0,
+            layers=_config_number(config, "num_hidden_layers"),
+            experts=_config_number(config, "num_experts", "num_local_experts") if kind.endswith("_moe") else 0,
             heads=heads,
             groups=groups,
-            head=_number(config, "head_dim", default=_number(config, "hidden_size") // heads),
-            vocabulary=_number(config, "vocab_size"),
+            head=_config_number(config, "head_dim", default=_config_number(config, "hidden_size") // heads),
+            vocabulary=_config_number(config, "vocab_size"),
         )
 
 
-def _number(config: Mapping[str, object], *keys: str, default: int | None = None) -> int:
+def _config_number(config: Mapping[str, object], *keys: str, default: int | None = None) -> int:
     value = next((config[key] for key in keys if config.get(key) is not None), default)
     if type(value) is not int or not 0 < value < 1 << 31:
         raise ValueError(f"has no usable {' or '.join(keys)} ({quoted(value)})")
@@ -77,7 +77,7 @@ _Split = Callable[[Tensor, Sizes], list[Tensor]]
 """Splits a Megatron tensor into tensors of the model. Raises ValueError if its shape does not fit the sizes."""
 
 
-def _halves(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
+def _split_gate_up(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
     """Split a tensor into gate and up."""
     half, rest = divmod(tensor.shape[0] if tensor.shape else 1, 2)
     if rest:
@@ -85,7 +85,7 @@ def _halves(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
     return [rows_of(tensor, 0, half), rows_of(tensor, half, 2 * half)]
 
 
-def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
+def _split_qkv(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     """Split a tensor into queries, keys and values. A group has rows of its queries, then its key, then its value."""
     queries = sizes.heads // sizes.groups
     height = (queries + 2) * sizes.head
@@ -102,7 +102,7 @@ def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     return parts
 
 
-def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
+def _remove_padding_rows(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     """Remove the rows that Megatron adds to embeddings so that all ranks have equally many."""
     if not tensor.shape or tensor.shape[0] < sizes.vocabulary:
         raise ValueError(
@@ -113,7 +113,7 @@ def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _TensorTargets:
     """The targets of a Megatron tensor.
 
     Attributes:
@@ -131,45 +131,47 @@ _EXPERT = f"{_LAYER}mlp.experts.{{expert}}."
 _SHARED_EXPERT = f"{_LAYER}mlp.shared_expert."
 
 
-def _mlp(stem: str, prefix: str) -> dict[str, _Row]:
+def _mlp_targets(stem: str, prefix: str) -> dict[str, _TensorTargets]:
     """Return rows for two linear layers, the first with gate and up fused, or apart with `singleton_local_shards`."""
-    rows: dict[str, _Row] = {}
+    rows: dict[str, _TensorTargets] = {}
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
         rows |= {
-            f"{stem}linear_fc1.{kind}": _Row((gate, up), _halves),
-            f"{stem}linear_fc1.{kind}_w": _Row((gate,)),
-            f"{stem}linear_fc1.{kind}_v": _Row((up,)),
-            f"{stem}linear_fc2.{kind}": _Row((down,)),
+            f"{stem}linear_fc1.{kind}": _TensorTargets((gate, up), _split_gate_up),
+            f"{stem}linear_fc1.{kind}_w": _TensorTargets((gate,)),
+            f"{stem}linear_fc1.{kind}_v": _TensorTargets((up,)),
+            f"{stem}linear_fc2.{kind}": _TensorTargets((down,)),
         }
     return rows
 
 
 _OUTSIDE = {
-    "embedding.word_embeddings.weight": _Row(("model.embed_tokens.weight",), _tokens),
-    "decoder.final_layernorm.weight": _Row(("model.norm.weight",)),
-    "output_layer.weight": _Row(("lm_head.weight",), _tokens),
+    "embedding.word_embeddings.weight": _TensorTargets(("model.embed_tokens.weight",), _remove_padding_rows),
+    "decoder.final_layernorm.weight": _TensorTargets(("model.norm.weight",)),
+    "output_layer.weight": _TensorTargets(("lm_head.weight",), _remove_padding_rows),
 }
 # Norms are named after the layer that Transformer Engine fuses them with, or after the layer that follows them.
 _IN_A_LAYER = {
-    "input_layernorm.weight": _Row((f"{_LAYER}input_layernorm.weight",)),
-    "self_attention.linear_qkv.layer_norm_weight": _Row((f"{_LAYER}input_layernorm.weight",)),
-    "pre_mlp_layernorm.weight": _Row((f"{_LAYER}post_attention_layernorm.weight",)),
-    "mlp.linear_fc1.layer_norm_weight": _Row((f"{_LAYER}post_attention_layernorm.weight",)),
+    "input_layernorm.weight": _TensorTargets((f"{_LAYER}input_layernorm.weight",)),
+    "self_attention.linear_qkv.layer_norm_weight": _TensorTargets((f"{_LAYER}input_layernorm.weight",)),
+    "pre_mlp_layernorm.weight": _TensorTargets((f"{_LAYER}post_attention_layernorm.weight",)),
+    "mlp.linear_fc1.layer_norm_weight": _TensorTargets((f"{_LAYER}post_attention_layernorm.weight",)),
     **{
-        f"self_attention.linear_qkv.{kind}": _Row(tuple(f"{_ATTENTION}{part}_proj.{kind}" for part in "qkv"), _groups)
+        f"self_attention.linear_qkv.{kind}": _TensorTargets(
+            tuple(f"{_ATTENTION}{part}_proj.{kind}" for part in "qkv"), _split_qkv
+        )
         for kind in ("weight", "bias")
     },
-    "self_attention.linear_proj.weight": _Row((f"{_ATTENTION}o_proj.weight",)),
-    "self_attention.linear_proj.bias": _Row((f"{_ATTENTION}o_proj.bias",)),
-    "self_attention.q_layernorm.weight": _Row((f"{_ATTENTION}q_norm.weight",)),
-    "self_attention.k_layernorm.weight": _Row((f"{_ATTENTION}k_norm.weight",)),
-    **_mlp("mlp.", f"{_LAYER}mlp."),
-    "mlp.router.weight": _Row((f"{_LAYER}mlp.gate.weight",)),
-    "mlp.shared_experts.gate_weight": _Row((f"{_LAYER}mlp.shared_expert_gate.weight",)),
-    **_mlp("mlp.shared_experts.", _SHARED_EXPERT),
+    "self_attention.linear_proj.weight": _TensorTargets((f"{_ATTENTION}o_proj.weight",)),
+    "self_attention.linear_proj.bias": _TensorTargets((f"{_ATTENTION}o_proj.bias",)),
+    "self_attention.q_layernorm.weight": _TensorTargets((f"{_ATTENTION}q_norm.weight",)),
+    "self_attention.k_layernorm.weight": _TensorTargets((f"{_ATTENTION}k_norm.weight",)),
+    **_mlp_targets("mlp.", f"{_LAYER}mlp."),
+    "mlp.router.weight": _TensorTargets((f"{_LAYER}mlp.gate.weight",)),
+    "mlp.shared_experts.gate_weight": _TensorTargets((f"{_LAYER}mlp.shared_expert_gate.weight",)),
+    **_mlp_targets("mlp.shared_experts.", _SHARED_EXPERT),
 }
-_OF_AN_EXPERT = _mlp("", _EXPERT)
+_OF_AN_EXPERT = _mlp_targets("", _EXPERT)
 
 _IN_LAYERS = re.compile(r"decoder\.layers\.(?:(?P<layer>\d{1,6})\.)?(?P<rest>.+)")
 _IN_EXPERTS = re.compile(r"mlp\.experts\.experts\.(?:(?P<expert>\d{1,6})\.)?(?P<rest>.+)")
@@ -186,7 +188,7 @@ class _KnownTensor:
         stack_axes: the stacked leading dimensions: `layer`, `expert`, both or neither.
     """
 
-    row: _Row
+    row: _TensorTargets
     layer: int | None = None
     expert: int | None = None
     stack_axes: tuple[str, ...] = ()
@@ -264,7 +266,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             "is none; put config.json and the tokenizer of the model that was trained there, or give that model as the "
             "base"
         )
-    with uncollected():
+    with suspend_garbage_collection():
         metadata = dcp.read_metadata(folder, modules=("megatron",))
         model_tensors = {tensor.key: tensor for tensor in metadata.tensors if not _NO_MODEL.search(tensor.key)}
         sizes, known_tensors = _layout_of(folder, about.metadata_folder, about.config, model_tensors)
@@ -300,7 +302,7 @@ def _layout_of(
 ) -> tuple[Sizes, dict[str, _KnownTensor]]:
     problems = []
     try:
-        sizes = Sizes.of(config)
+        sizes = Sizes.from_config(config)
     except ValueError as error:
         problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_conversion_command(folder)}")
     by_key = {key: _KnownTensor.by_name(key) for key in descriptions}

@@ -62,7 +62,7 @@ def open_checkpoint(
                 _check_link(directory, contents.metadata_folder)
             break
     else:
-        raise CheckpointError(_no_weights(directory))
+        raise CheckpointError(_missing_weights_text(directory))
     if len(contents.tensors) > _MOST_TENSORS:
         raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
     if not format.needs_base and (text := unread.advice_by_names(directory, contents.tensors)) is not None:
@@ -118,7 +118,7 @@ def open_stack(
             plain = None
         elif plain is None:
             plain = below
-        elif names := _undone_changes(plain, below, model):
+        elif names := _names_of_undone_changes(plain, below, model):
             raise CheckpointError(
                 f"{folder}: replaces rows or all of {few_quoted(names)}, which an adapter before it has changed, so "
                 "that change would be lost. If it was trained on the model with the other adapter, write that model "
@@ -130,7 +130,7 @@ def open_stack(
     return replace(model, notes=tuple(notes), warnings=tuple(warnings))
 
 
-def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
+def _names_of_undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
     """Return the names of tensors whose changes by lower adapters of a stack are undone by the top adapter.
 
     Products add up, but rows of tokens, saved modules and magnitudes replace weights. PEFT refuses that, too: only one
@@ -147,7 +147,7 @@ def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> 
         name
         for name, tensor in above.tensors.items()
         if (before := below.tensors.get(name)) is not None
-        and not _equals(before, start.tensors.get(name))
+        and not _has_equal_elements(before, start.tensors.get(name))
         and not _is_unchanged(tensor, before, start.tensors.get(name))
     ]
 
@@ -157,7 +157,7 @@ def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
 
     DoRA's magnitudes set the norms of rows or columns, so they undo earlier changes of these norms.
     """
-    while not _equals(tensor, below):
+    while not _has_equal_elements(tensor, below):
         match tensor.origin:
             case LowRank(base=base, magnitude=None):
                 tensor = base
@@ -170,14 +170,14 @@ def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
 
 def _has_changed(tensor: Tensor, start: Tensor | None, rows: tuple[int, ...]) -> bool:
     """Whether earlier adapters have changed any of these rows."""
-    while not _equals(tensor, start):
+    while not _has_equal_elements(tensor, start):
         if not isinstance(tensor.origin, OtherRows) or set(rows) & set(tensor.origin.rows):
             return True
         tensor = tensor.origin.base
     return False
 
 
-def _equals(tensor: Tensor, other: Tensor | None) -> bool:
+def _has_equal_elements(tensor: Tensor, other: Tensor | None) -> bool:
     """Whether two tensors have the same elements, regardless of their names."""
     return other is not None and (tensor.dtype, tensor.shape, tensor.origin) == (other.dtype, other.shape, other.origin)
 
@@ -218,7 +218,7 @@ def _inner_models(directory: Location) -> list[Location]:
     return []
 
 
-def _no_weights(directory: Location) -> str:
+def _missing_weights_text(directory: Location) -> str:
     if list(directory.glob("*.gguf")):
         return (
             f"{directory}: holds GGUF files only, which are quantized and cannot be merged; "

@@ -100,33 +100,35 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
 
     def rank(self, name: str) -> int:
         """Return the rank of a module or parameter."""
-        return next((self.rank_pattern[key] for key in self._ranks.matching(name)), self.r)
+        return next((self.rank_pattern[key] for key in self._rank_patterns.matching(name)), self.r)
 
     def scaling(self, name: str, rank: int) -> float:
         """Return the factor of a module's or parameter's product."""
-        alpha = next((self.alpha_pattern[key] for key in self._alphas.matching(name)), self.lora_alpha)
+        alpha = next((self.alpha_pattern[key] for key in self._alpha_patterns.matching(name)), self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
     def idle(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Return the patterns that match none of these names, by option."""
         module_names = list(names)
         idle_patterns = {
-            "alpha_pattern": self._alphas.idle(module_names),
-            "rank_pattern": self._ranks.idle(module_names),
+            "alpha_pattern": self._alpha_patterns.idle(module_names),
+            "rank_pattern": self._rank_patterns.idle(module_names),
         }
         return {option: keys for option, keys in idle_patterns.items() if keys}
 
     @cached_property
-    def _ranks(self) -> _Patterns:
-        return _Patterns(self.rank_pattern)
+    def _rank_patterns(self) -> _ModulePatterns:
+        return _ModulePatterns(self.rank_pattern)
 
     @cached_property
-    def _alphas(self) -> _Patterns:
-        return _Patterns(self.alpha_pattern)
+    def _alpha_patterns(self) -> _ModulePatterns:
+        return _ModulePatterns(self.alpha_pattern)
 
     def targets(self, modules: Iterable[str]) -> dict[str, list[str]]:
         """Return the modules that each entry of `target_modules` matches. Patterns that may take long are ignored."""
-        targets, exclusions = (_Patterns(_quick(entries)) for entries in (self.target_modules, self.exclude_modules))
+        targets, exclusions = (
+            _ModulePatterns(_quick_entries(entries)) for entries in (self.target_modules, self.exclude_modules)
+        )
         layers = self.layers_to_transform
         numbers = set(map(str, layers if isinstance(layers, list) else [layers]))
         matches: dict[str, list[str]] = {}
@@ -175,7 +177,7 @@ def read_settings(folder: Location) -> AdapterSettings:
         problems += [f"{key} must {_MUST.get(key, 'be true or false')}, not {quoted(config.get(key))}" for key in keys]
         raise CheckpointError(f"{path}: {text}" for text in problems) from error
     if not settings.lora_alpha:
-        problems.append(_no_alpha(folder))
+        problems.append(_zero_alpha_problem(folder))
     if not all(settings.alpha_pattern.values()):
         problems.append("alpha_pattern must map patterns of module names to numbers that are not 0")
     for option, patterns in (("alpha_pattern", settings.alpha_pattern), ("rank_pattern", settings.rank_pattern)):
@@ -244,7 +246,7 @@ def _refusals(config: Mapping[str, object]) -> list[str]:
     return problems
 
 
-def _no_alpha(folder: Location) -> str:
+def _zero_alpha_problem(folder: Location) -> str:
     """Return the problem of an alpha of 0, which verl's merger writes up to 0.7.0, and later if alpha is unknown."""
     text = (
         "lora_alpha is 0, which makes the adapter change nothing. The merger of verl writes 0 where it does not know "
@@ -276,14 +278,14 @@ def _is_quick(pattern: str) -> bool:
     return True
 
 
-def _quick(entries: Sequence[str] | str) -> list[str]:
+def _quick_entries(entries: Sequence[str] | str) -> list[str]:
     """Return the entries that can be matched quickly: names, or a single pattern."""
     if isinstance(entries, str):
         return [entries] if _is_quick(entries) else []
     return [entry for entry in entries if _LITERAL.fullmatch(entry)]
 
 
-class _Patterns:
+class _ModulePatterns:
     """Patterns of module names. As in PEFT, a pattern matches a whole name, or the end of a name after a dot."""
 
     def __init__(self, patterns: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.series import Naming, open_files
 from ramerge.core.formats.torchfile.load import View, load_file
-from ramerge.core.formats.views import tensor_of, without_ties
+from ramerge.core.formats.views import split_off_ties, tensor_of
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, here
@@ -22,7 +22,7 @@ NAMING = Naming(("pytorch_model", "diffusion_pytorch_model"), ".bin", "*pytorch_
 def open_folder(folder: Path, opening: Opening) -> Contents:
     """Open `pytorch_model.bin`, or a series of such files."""
     contents = open_files(folder, NAMING, tensors_of, opening)
-    untied, ties = without_ties(contents.tensors.values(), contents.config)
+    untied, ties = split_off_ties(contents.tensors.values(), contents.config)
     shards = {
         re.sub("^pytorch_model", "model", file).removesuffix(".bin") + ".safetensors": layout
         for file, names in contents.shards.items()

@@ -72,7 +72,7 @@ class Naming:
         """The name of the index of a model in several files."""
         return f"{self.one_file}.index.json"
 
-    def of(self, folder: Location) -> Naming:
+    def naming_of_folder(self, folder: Location) -> Naming:
         """Return the naming with the single stem that the files of a folder have."""
         namings = [replace(self, stems=(stem,)) for stem in self.stems]
         if namings[0].is_listed(folder):
@@ -112,7 +112,7 @@ def _choose_files(
         names, index = read_index(folder / naming.index, suffix)
     else:
         names = files
-    if problems := list(_incomplete(folder, naming, names, files, in_index=index is not None)):
+    if problems := list(_missing_file_problems(folder, naming, names, files, in_index=index is not None)):
         raise CheckpointError(problems)
     left = [name for name in files if name not in names]
     series = [name for name in left if _OF.search(name)]
@@ -142,7 +142,7 @@ def open_files(
     folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
 ) -> Contents:
     """Open a model in one or several files. `tensors_of` returns the tensors of a file."""
-    naming = naming.of(folder)
+    naming = naming.naming_of_folder(folder)
     files, index, notes, warnings = _choose_files(folder, naming)
     adapters: Iterator[Location] = folder.glob(_ADAPTERS)
     if adapter := next(iter(sorted(adapters, key=str)), None):
@@ -194,7 +194,7 @@ def open_files(
                 *disagreements,
                 *([f"{folder / naming.index}: does not fit its files; {whole}"] if whole else []),
             ]
-        notes += tuple(_overrides(folder / naming.index, overridden, tensors)) if not problems else ()
+        notes += tuple(_override_notes(folder / naming.index, overridden, tensors)) if not problems else ()
     with collect(problems):
         config = read_config(folder)
     if problems:
@@ -202,7 +202,9 @@ def open_files(
     return Contents(tensors, identities, config, folder, shards, notes, warnings)
 
 
-def _overrides(index: Location, overridden: Iterable[tuple[Tensor, str]], tensors: Mapping[str, Tensor]) -> list[str]:
+def _override_notes(
+    index: Location, overridden: Iterable[tuple[Tensor, str]], tensors: Mapping[str, Tensor]
+) -> list[str]:
     """Return a note about tensors with different copies in other files than the index names."""
     older = [(tensor, file) for tensor, file in overridden if not _are_equal(tensor, tensors[tensor.name])]
     if not older:
@@ -248,7 +250,7 @@ def _advice_to_remove_index(folder: Location, naming: Naming) -> str:
     )
 
 
-def _incomplete(
+def _missing_file_problems(
     folder: Location, naming: Naming, names: Sequence[str], files: Sequence[str], *, in_index: bool
 ) -> Iterator[str]:
     """Yield problems of numbered series with missing files or inconsistent numbers."""

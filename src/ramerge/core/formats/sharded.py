@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
-from ramerge.core.formats.files import about_model, written_apart
+from ramerge.core.formats.files import about_model, write_time_warnings
 from ramerge.core.formats.format import Opening
 from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
 from ramerge.core.formats.torchfile.load import DTYPES, SHARDED_TENSOR, View, numbers
-from ramerge.core.formats.views import without_ties
+from ramerge.core.formats.views import split_off_ties
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
@@ -46,7 +46,7 @@ class ShardedModel:
                 if len(nonempty) == 1 and nonempty[0].tensor.shape == shape:
                     self.tensors.append(Tensor(name, dtype, shape, nonempty[0].tensor.origin))
                     continue
-                if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in nonempty):
+                if any(Box.find_box(shape, piece.offsets, piece.tensor.shape) is None for piece in nonempty):
                     raise ValueError("is sharded along several inner dimensions, which is not read")
                 # pieces have no names, so that the origins of tied tensors are equal
                 unnamed = (PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in nonempty or pieces)
@@ -60,9 +60,9 @@ class ShardedModel:
             about = about_model(metadata_folder, [metadata_folder], replace(opening, base=None))
         if self.problems:
             raise CheckpointError(self.problems)
-        untied, ties = without_ties(self.tensors, about.config)
+        untied, ties = split_off_ties(self.tensors, about.config)
         files, notes = {**self.files, **about.files}, (*self.notes, *ties)
-        warnings = written_apart(self.folder, self.files.values())
+        warnings = write_time_warnings(self.folder, self.files.values())
         return Contents(untied, files, about.config, metadata_folder, notes=notes, warnings=warnings)
 
 
@@ -108,7 +108,7 @@ def _dtensor_part(stub: Stub) -> ShardedPart:
     coordinate = mesh.get("_coordinate_on_dim")
     if coordinate is None:
         return ShardedPart(shape, dtype, ())  # a rank outside of the mesh
-    ranks, place = _ranks(mesh), numbers(coordinate, "a place in the mesh")
+    ranks, place = _mesh_shape(mesh), numbers(coordinate, "a place in the mesh")
     if not len(ranks) == len(place) == len(placements) or any(i >= n for i, n in zip(place, ranks, strict=True)):
         raise RefusedError(f"has {len(placements)} placements at {list(place)} in a mesh of {list(ranks)} ranks")
     offsets, sizes = [0] * len(shape), list(shape)
@@ -134,7 +134,7 @@ def _dtensor_part(stub: Stub) -> ShardedPart:
     return ShardedPart(shape, dtype, ((tuple(offsets), local),) if prod(local.shape) else ())
 
 
-def _ranks(mesh: Stub) -> tuple[int, ...]:
+def _mesh_shape(mesh: Stub) -> tuple[int, ...]:
     """Return the shape of a mesh: a tensor of ranks up to torch 2.8, later a layout with or without axes."""
     tensor, layout = mesh.get("mesh"), mesh.get("_layout")
     if isinstance(tensor, View):

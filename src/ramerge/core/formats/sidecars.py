@@ -209,7 +209,7 @@ def _companions_and_others(
     }
     paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
     modules = _modules_of(directory)
-    states = _states_in(directory, paths, read)
+    states = _files_named_in_json(directory, paths, read)
     weights = {name for name in paths if _matches(name.name, _WEIGHTS)} - states
     others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
     own = {name for name in weights if name.parts[0] in modules}
@@ -259,7 +259,7 @@ def _companions_and_others(
     return companions, [*left]
 
 
-def _states_in(
+def _files_named_in_json(
     directory: Location, paths: Mapping[PurePosixPath, Location], read: Container[Location]
 ) -> set[PurePosixPath]:
     """Return a folder's files that its JSON files name, except weights that are read."""

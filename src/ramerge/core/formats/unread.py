@@ -74,7 +74,7 @@ def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
     )
 
 
-def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
+def unmerged_adapter_advice(folder: Location, names: Iterable[str]) -> str | None:
     """Return advice if there are LoRA factors among tensors of these names; otherwise None."""
     names = list(names)
     factors = [name for name in names if _FACTOR.search(name)]
@@ -109,7 +109,7 @@ def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
 def advice_by_names(folder: Location, names: Iterable[str]) -> str | None:
     """Return advice if tensors of these names are not a plain model; otherwise None."""
     names = list(names)
-    return unmerged_adapters(folder, names) or fsdp_of_megatron(folder, names)
+    return unmerged_adapter_advice(folder, names) or fsdp_of_megatron(folder, names)
 
 
 def is_mlx(folder: Location) -> bool:

@@ -18,7 +18,7 @@ from ramerge.core.tensors.tensor import Stored, Tensor
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
 
-def unwrapped(name: str) -> str:
+def unwrapped_name(name: str) -> str:
     """Return a tensor's name without the names of wrappers around its modules."""
     return _WRAPPERS.sub("", name)
 
@@ -33,7 +33,7 @@ def tensor_of(name: str, view: View) -> Tensor:
     origin = Stored(view.storage.path, view.storage.offset + view.start * itemsize(view.dtype), view.nbytes)
     if _is_row_major(shape, strides):
         return Tensor(name, view.dtype, shape, origin)
-    transposed_shape, steps = _swap_last(shape), _swap_last(strides)
+    transposed_shape, steps = _swap_last_two(shape), _swap_last_two(strides)
     if len(shape) > 1 and _is_row_major(transposed_shape, steps):
         return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, transposed_shape, origin)))
     raise CheckpointError(
@@ -43,7 +43,7 @@ def tensor_of(name: str, view: View) -> Tensor:
     )
 
 
-def _swap_last(numbers: tuple[int, ...]) -> tuple[int, ...]:
+def _swap_last_two(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return (*numbers[:-2], *numbers[:-3:-1])
 
 
@@ -57,7 +57,9 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def without_ties(tensors: Iterable[Tensor], config: Mapping[str, object]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def split_off_ties(
+    tensors: Iterable[Tensor], config: Mapping[str, object]
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return tensors by name without tied output embeddings, as `save_pretrained` writes them, and notes.
 
     An output embedding is left out only if its elements are the same bytes of the same file as the input embedding's,

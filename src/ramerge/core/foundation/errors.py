@@ -61,10 +61,10 @@ class RamergeError(Exception):
         super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (type(self), self.problems, self.__dict__)
+        return _restore_error, (type(self), self.problems, self.__dict__)
 
 
-def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, object]) -> RamergeError:
+def _restore_error(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, object]) -> RamergeError:
     """Restore an error that was pickled in another process."""
     error = kind.__new__(kind)
     Exception.__init__(error, "\n".join(problems))

@@ -31,7 +31,7 @@ def install_command(extra: str) -> str:
     url = str(origin.get("url", ""))
     path = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
     if path is not None and not path.exists():
-        return f"{pip} {shlex.join(_libraries(extra))}"
+        return f"{pip} {shlex.join(_required_libraries(extra))}"
     if path is not None and path.is_dir():
         editable = "-e " * bool(origin.get("dir_info", {}).get("editable"))
         return f"{pip} {editable}{_shell_quote(f'{path}[{extra}]')}"
@@ -40,7 +40,7 @@ def install_command(extra: str) -> str:
     return f"{pip} {_shell_quote(f'ramerge[{extra}] @ {url}' if url else f'ramerge[{extra}]')}"
 
 
-def _libraries(extra: str) -> list[str]:
+def _required_libraries(extra: str) -> list[str]:
     """Return the requirements of comma-separated extras, except those for other versions of Python."""
     requirements = (text.partition("; ") for text in distribution("ramerge").requires or ())
     conditions = {f"extra == '{name}'" for name in extra.split(",")}

@@ -86,21 +86,21 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
             for path, content in contents:
                 new_folders += [folder for folder in path.parents if not folder.exists()]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = lock(hidden_beside(path, "partial"), wait=True)
+                descriptor = lock(hidden_path_beside(path, "partial"), wait=True)
                 partial_files.append((path, descriptor))
                 os.ftruncate(descriptor, 0)
                 write_all(descriptor, memoryview(content.encode() if isinstance(content, str) else content), 0)
                 os.fsync(descriptor)
             for path, _ in partial_files:
-                hidden_beside(path, "partial").replace(path)
+                hidden_path_beside(path, "partial").replace(path)
                 StoppedError.finished[str(path)] = None
         except OSError as error:
             for other, descriptor in partial_files:
                 with suppress(OSError):
-                    if is_at(hidden_beside(other, "partial"), descriptor):
-                        hidden_beside(other, "partial").unlink()
+                    if is_at(hidden_path_beside(other, "partial"), descriptor):
+                        hidden_path_beside(other, "partial").unlink()
             _remove_empty(new_folders)
-            raise _write_error(path, hidden_beside(path, "partial"), error) from error
+            raise _write_error(path, hidden_path_beside(path, "partial"), error) from error
         finally:
             for _, descriptor in partial_files:
                 os.close(descriptor)
@@ -127,7 +127,7 @@ def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
             sys.stdout.flush()
 
 
-def hidden_beside(path: Path, ending: str) -> Path:
+def hidden_path_beside(path: Path, ending: str) -> Path:
     """Return the path `.NAME.ending` next to a path. If it is too long, NAME is shortened and gets a digest."""
     name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
     if len(name) <= room:
@@ -155,7 +155,7 @@ def lock(path: Path, *, wait: bool) -> int:
                 if error.errno not in _NO_LOCKS:
                     raise
             if is_at(path, descriptor):
-                if not _is_foreign(os.fstat(descriptor), path.parent):
+                if not _has_foreign_owner(os.fstat(descriptor), path.parent):
                     return descriptor
                 path.unlink()
         except BaseException:
@@ -169,7 +169,7 @@ def check_own(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise OutputError(f"{folder}: is not a folder, but one is needed there; remove it")
-    if _is_foreign(status, folder.parent):
+    if _has_foreign_owner(status, folder.parent):
         raise OutputError(
             f"{folder}: belongs to another user (uid {status.st_uid}), who decides what is in it, so it is not used; "
             "have it removed, or choose another place"
@@ -181,7 +181,7 @@ def check_own(folder: Path) -> None:
         )
 
 
-def _is_foreign(status: os.stat_result, folder: Path) -> bool:
+def _has_foreign_owner(status: os.stat_result, folder: Path) -> bool:
     return status.st_uid != user_id() and status.st_uid != _new_file_status(folder).st_uid
 
 
@@ -291,7 +291,7 @@ def check_can_create(path: Path, reported_path: Path) -> None:
         RecipeError: the path is invalid, or its folder cannot be written to.
         OutputError: the disk fails.
     """
-    probe = hidden_beside(path, "partial")
+    probe = hidden_path_beside(path, "partial")
     try:
         with held():
             new_folders = [folder for folder in probe.parents if not folder.exists()]

@@ -126,7 +126,7 @@ def parse(
             object_pairs_hook=check_pairs if on_repetition is not None or longest > limits.name else None,
             parse_int=to_integer,
             parse_constant=_CONSTANTS.__getitem__ if constants else _refuse_constant,
-            parse_float=None if constants else _finite,
+            parse_float=None if constants else _parse_finite,
         )
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 (byte {error.start:,})") from error
@@ -143,7 +143,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"holds {name[:40]}, which is not a finite number")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     return value if math.isfinite(value) else _refuse_constant(text)
 
@@ -250,9 +250,9 @@ def dumped(values: object, *, indent: int | None = 2, constants: bool = False) -
     """
     separators = (",", ":") if indent is None else None
     text = json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=constants, separators=separators)
-    return _CONTROLS.sub(_escape, text) + "\n"
+    return _CONTROLS.sub(_escape_match, text) + "\n"
 
 
-def _escape(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     character = match[0]
     return character if character.isprintable() else json.dumps(character)[1:-1]

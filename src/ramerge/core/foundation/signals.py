@@ -40,7 +40,7 @@ class Guard:
             handler = signal.getsignal(number)
             if callable(handler):
                 self._before[number] = handler
-                signal.signal(number, self._handle)
+                signal.signal(number, self._handle_signal)
 
     def hold(self) -> None:
         """Delay all signals from now on."""
@@ -50,12 +50,12 @@ class Guard:
         """Restore the handlers, and raise the signal that arrived in the meantime. Its handler may raise."""
         self._is_held = False
         for number, handler in self._before.items():
-            if signal.getsignal(number) == self._handle:
+            if signal.getsignal(number) == self._handle_signal:
                 signal.signal(number, handler)
         if self._pending_signal is not None:
             signal.raise_signal(self._pending_signal)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if self._is_held:
             self._pending_signal = number
         else:

@@ -54,7 +54,7 @@ def entry(path: Path) -> Iterator[None]:
         path: a folder within the folder of a kind, named after a digest. The block creates it.
     """
     try:
-        _make(path.parent)
+        _make_cache(path.parent)
         check_own(path.parent)
         yield
         check_own(path)
@@ -65,7 +65,7 @@ def entry(path: Path) -> Iterator[None]:
         raise OutputError(f"{path}: cannot be written: {reason(error)}; set RAMERGE_CACHE to another folder") from error
 
 
-def _make(home: Path) -> None:
+def _make_cache(home: Path) -> None:
     """Create a cache folder, and tag its parent so that backups leave it out (https://bford.info/cachedir/)."""
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     home.mkdir(mode=0o700, exist_ok=True)
@@ -92,7 +92,7 @@ def write(kind: str, key: bytes, payload: bytes) -> None:
     if home is None:
         return
     with contextlib.suppress(OSError):
-        _make(home)
+        _make_cache(home)
         handle, temporary = tempfile.mkstemp(prefix=f".{key.hex()}.", dir=home)
         try:
             with os.fdopen(handle, "wb") as file:

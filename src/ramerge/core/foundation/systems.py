@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing typing takes longer than all imports of this modu
     from typing import Any
 
 
-def _optional(name: str) -> Any:
+def _import_optional(name: str) -> Any:
     """Import a module of the standard library; None on systems that do not have it."""
     try:
         return import_module(name)
@@ -26,7 +26,7 @@ def _optional(name: str) -> Any:
         return None
 
 
-_fcntl, _msvcrt, _resource = _optional("fcntl"), _optional("msvcrt"), _optional("resource")
+_fcntl, _msvcrt, _resource = _import_optional("fcntl"), _import_optional("msvcrt"), _import_optional("resource")
 
 # --- flags of os.open; 0 where a system has no such flag -------------------------------------------------------------
 

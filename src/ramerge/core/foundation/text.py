@@ -46,7 +46,7 @@ _NEAR, _VERY_NEAR = 0.6, 0.8
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
-def _clean(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """Make text encodable as UTF-8: replace lone halves of surrogate pairs by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -59,13 +59,13 @@ def printable(text: str) -> str:
 def shown(value: object, most: int = 200) -> str:
     """Return the beginning of `str(value)` on one line that is safe for a terminal."""
     text = str(value)
-    line = " ".join(printable(_clean(text[: 10 * most])).split())
+    line = " ".join(printable(_replace_surrogates(text[: 10 * most])).split())
     return line if len(line) <= most and len(text) <= 10 * most else f"{line[:most]}..."
 
 
 def is_unicode(text: str) -> bool:
     """Whether a text can be encoded as UTF-8; text with lone halves of surrogate pairs cannot."""
-    return _clean(text) == text
+    return _replace_surrogates(text) == text
 
 
 def one_line(text: str) -> str:
@@ -181,7 +181,7 @@ def without_secrets(values: Plain) -> Plain:
     result: Any = values
     if isinstance(values, str) and (match := _ADDRESS.search(values)):
         begin = match.start()
-        result = values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
+        result = values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_remove_user, values[begin:]))
     elif isinstance(values, dict):
         result = {key: without_secrets(value) for key, value in values.items()}
     elif isinstance(values, list | tuple):
@@ -189,7 +189,7 @@ def without_secrets(values: Plain) -> Plain:
     return cast(Plain, result)
 
 
-def _without_user(match: re.Match[str]) -> str:
+def _remove_user(match: re.Match[str]) -> str:
     user, _, host = match[2].rpartition("@")
     return f"{match[1]}…" if "?" in user or "#" in user else f"{match[1]}…@{host}"
 
@@ -258,22 +258,22 @@ class Displayed:
         return [self._summary()]
 
     def __repr__(self) -> str:
-        figures = ", ".join(f"{name}={_cell(value)}" for name, value in self._summary().items())
+        figures = ", ".join(f"{name}={_format_cell(value)}" for name, value in self._summary().items())
         return shown(f"{type(self).__name__}({figures})")
 
     def _repr_html_(self) -> str:
         rows = self._rows()[:_MOST_ROWS]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         head = "".join(f"<th>{_escape(name)}</th>" for name in columns)
-        lines = ("".join(f"<td>{_escape(_cell(row.get(name, '')))}</td>" for name in columns) for row in rows)
+        lines = ("".join(f"<td>{_escape(_format_cell(row.get(name, '')))}</td>" for name in columns) for row in rows)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
         return f"<p>{_escape(repr(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     """Format a figure as text, with four significant digits."""
     if isinstance(value, Mapping):
-        return enumerated([f"{name} {_cell(each)}" for name, each in value.items()])
+        return enumerated([f"{name} {_format_cell(each)}" for name, each in value.items()])
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):

@@ -59,7 +59,7 @@ def one_blas_thread() -> Iterator[None]:
     each thread.
     """
     global _holders
-    libraries = _libraries()
+    libraries = _loaded_libraries()
     with _lock:
         for library in libraries:  # libraries may have been loaded since the first thread entered
             _before.setdefault(library.filepath, (library, library.get_num_threads()))
@@ -76,7 +76,7 @@ def one_blas_thread() -> Iterator[None]:
                 _before.clear()
 
 
-def _libraries() -> list[Any]:
+def _loaded_libraries() -> list[Any]:
     import threadpoolctl  # looks at all loaded libraries, which other merges need not wait for
 
     return [each for each in threadpoolctl.ThreadpoolController().lib_controllers if each.user_api == "blas"]

@@ -74,19 +74,19 @@ def write(path: Path, entries: Mapping[str, bytes]) -> None:
     with ZipFile(path, "w", ZIP_DEFLATED) as bundle:
         for key, code in sorted(entries.items()):
             bundle.writestr(key, code)
-        bundle.comment = json.dumps(_origin()).encode()
+        bundle.comment = json.dumps(_code_origin()).encode()
 
 
 @cache
 def _open_zip(path: Path) -> ZipFile | None:
     try:
         bundle = ZipFile(path)
-        return bundle if json.loads(bundle.comment) == _origin() else None
+        return bundle if json.loads(bundle.comment) == _code_origin() else None
     except (OSError, BadZipFile, ValueError):
         return None
 
 
-def _origin() -> dict[str, str]:
+def _code_origin() -> dict[str, str]:
     """Return the version of the running code, which may be older than the files, and a digest of the files."""
     digest = hashlib.sha256()
     for room in SOURCES:

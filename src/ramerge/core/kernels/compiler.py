@@ -2,8 +2,8 @@
 
 A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also returns the LLVM code
 (`inspect_llvm`), which `object_code` turns into an object file that a later process loads without numba. Both are
-public API of numba. `_uncounted`, which makes an array from an address and a size without reference counting, uses
-private API: numba's `carray` calls functions of numba, which an object file cannot do.
+public API of numba. `_uncounted_array`, which makes an array from an address and a size without reference counting,
+uses private API: numba's `carray` calls functions of numba, which an object file cannot do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPTIONS = {"error_model": "numpy", "boundscheck": False, "forceinline": True, "
 _INSIDE = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
+def _uncounted_array(_typing: Any, pointer: Any, size: Any) -> Any:
     """`carray` without reference counting."""
     array = types.Array(pointer.dtype, 1, "C")
 
@@ -46,10 +46,10 @@ def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
     return array(pointer, size), generate
 
 
-_array: Any = intrinsic(_uncounted)
+_array: Any = intrinsic(_uncounted_array)
 
 
-def _in_widest(_typing: Any) -> Any:
+def _use_widest_vectors(_typing: Any) -> Any:
     """Let LLVM use the processor's widest vectors in the function that calls this intrinsic.
 
     For most processors with 512-bit vectors, LLVM uses 256 bits, because the first of these processors (Skylake) ran
@@ -63,7 +63,7 @@ def _in_widest(_typing: Any) -> Any:
     return types.none(), generate
 
 
-_widest: Any = intrinsic(_in_widest)
+_widest: Any = intrinsic(_use_widest_vectors)
 
 
 def _print_values(*values: Any) -> None:
@@ -86,7 +86,7 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
         raise RamergeError(
             "NUMBA_DISABLE_JIT: switches numba off, but merging needs kernels that numba compiles; unset it"
         )
-    callees = {name: _callee(function) for name, function in source.scope.items()}
+    callees = {name: _compile_callee(function) for name, function in source.scope.items()}
     names = _NAMES | callees
     code = ast.parse(source.text)
     function = code.body[0]
@@ -118,14 +118,16 @@ def object_code(dispatcher: Any, processor: str, features: str) -> bytes | None:
     return code
 
 
-def _callee(function: Any) -> Any:
+def _compile_callee(function: Any) -> Any:
     """Compile a plain function, and the functions of its module that it calls, so that compiled code can call it.
 
     The functions see the intrinsics and the names of their module.
     """
     names = function.__globals__
     callees = {
-        name: _callee(names[name]) for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)
+        name: _compile_callee(names[name])
+        for name in function.__code__.co_names
+        if isinstance(names.get(name), FunctionType)
     }
     plain = FunctionType(
         function.__code__, {**INTRINSICS, **names, **callees}, function.__name__, function.__defaults__

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, ElementFormat, Words, before_packing
+from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, ElementFormat, Words, packing_source
 from ramerge.core.kernels.native import Kernel
 
 _SOURCE = """
@@ -27,14 +27,14 @@ def convert(source: str, words: Words, target: str, out: Words, elements: int) -
     Formats are keys of `FORMATS`; arrays are 1-D, of any integer type. Return whether a result is not finite.
     """
     before, after = ELEMENTS[source], ELEMENTS[target]
-    peak = _conversion(before, after)(before.array(words, elements), after.array(out, elements))
+    peak = _conversion_kernel(before, after)(before.array(words, elements), after.array(out, elements))
     return bool(peak >= after.overflow)
 
 
 @cache
-def _conversion(source: ElementFormat, target: ElementFormat) -> Kernel:
+def _conversion_kernel(source: ElementFormat, target: ElementFormat) -> Kernel:
     name = f"{source.name.lower()}_to_{target.name.lower()}"
-    value = before_packing(source, target, f"{source.lanes[0]}(words[i])")
+    value = packing_source(source, target, f"{source.lanes[0]}(words[i])")
     text = _SOURCE.format(name=name, bits=target.bits, value=value, peak=target.peak, pack=target.pack)
     return native.load(name, text, (f"{source.word_code}[]", f"{target.word_code}[]"), target.bits_code)
 

@@ -118,7 +118,7 @@ _TWO_A_BYTE = """
 
 
 @cache
-def _dequantization(codes: str, scales: str) -> Kernel:
+def _dequantization_kernel(codes: str, scales: str) -> Kernel:
     name = f"dequantize_{codes.lower()}_{scales.lower()}"
     lanes, scale = CODES[codes], SCALES[scales]
     run = (_ONE_A_BYTE if len(lanes) == 1 else _TWO_A_BYTE).format(low=lanes[0], high=lanes[-1])
@@ -153,7 +153,7 @@ def dequantize(
     if not out.size:
         return
     words = scale_bytes.view(np.uint32) if scales == "F32" else np.empty(0, np.uint32)
-    _dequantization(codes, scales)(
+    _dequantization_kernel(codes, scales)(
         code_bytes,
         scale_bytes,
         words,

@@ -98,7 +98,7 @@ ELEMENTS = {"BF16": _BF16[1], "F16": _F16[1], "F32": _F32, "F64": _F64}
 """Formats for loops with different formats: every word is one element."""
 
 
-def before_packing(source: ElementFormat, target: ElementFormat, value: str) -> str:
+def packing_source(source: ElementFormat, target: ElementFormat, value: str) -> str:
     """Return source code that converts `value` from `source`'s real type to the type that `target`'s `pack` takes.
 
     From float64 to a 16-bit format, it goes through float32 rounded to odd, so that the final rounding is correct.

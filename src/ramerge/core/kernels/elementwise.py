@@ -131,12 +131,12 @@ def merge(
     for value in formula.given:  # a loop is compiled for the values of flags, and for the kinds of other arguments
         kinds.append(value if isinstance(value, bool) else _EACH if isinstance(value, tuple) else _COMMON)
         numbers += () if isinstance(value, bool) else value if isinstance(value, tuple) else (value,)
-    kernel = _merge(formula.element, loop, formula.inputs, tuple(kinds), drop is not None, len(limits))
+    kernel = _merge_kernel(formula.element, loop, formula.inputs, tuple(kinds), drop is not None, len(limits))
     numbers += [*(drop.scales if drop else ()), *limits]
     counts = _NOTHING if rounding is None else rounding.reshape(-1)
     with np.errstate(over="ignore"):  # a number that overflows float32 makes results overflow, which is reported
         rounded_numbers = np.array(numbers, loop.out.real)
-    status = kernel(*inputs, out, rounded_numbers, counts, *_draws(drop))
+    status = kernel(*inputs, out, rounded_numbers, counts, *_drop_draws(drop))
     # a task vector is infinite if an input is, or if the difference of finite numbers overflows
     return bool(status & _WRONG) or (
         status == _DOUBTFUL
@@ -182,14 +182,14 @@ def histogram(
         True if an input or a task vector is not finite.
     """
     row_count = which.agents if rows is None else rows
-    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None, row_count)
+    kernel = _histogram_kernel(value, loop, which, len(common), bins is not None, drop is not None, row_count)
     numbers = np.array([*common, *(drop.scales if drop else ())], loop.out.real)
     bin_numbers = np.array(bins if bins is not None else (0,) * row_count, np.uint32)
     magnitudes = np.empty(_CHUNK_WORDS * row_count * len(loop.parts), np.uint32)
-    return bool(kernel(*inputs, numbers, bin_numbers, counts.reshape(-1), magnitudes, *_draws(drop)))
+    return bool(kernel(*inputs, numbers, bin_numbers, counts.reshape(-1), magnitudes, *_drop_draws(drop)))
 
 
-def _draws(drop: Drop | None) -> tuple[NDArray[np.uint32], int]:
+def _drop_draws(drop: Drop | None) -> tuple[NDArray[np.uint32], int]:
     if drop is None:
         return np.zeros(0, np.uint32), 0
     rows = [(*key, below) for key, below in zip(drop.keys, drop.below, strict=True)]
@@ -200,7 +200,7 @@ def _draws(drop: Drop | None) -> tuple[NDArray[np.uint32], int]:
 
 
 @cache
-def _merge(
+def _merge_kernel(
     element: Element, loop: Loop, which: Inputs, kinds: tuple[str | bool, ...], drops: bool, rounds: int
 ) -> Kernel:
     """Generate and compile a loop.
@@ -209,20 +209,20 @@ def _merge(
     """
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
     limits = names_of("beyond", rounds, which.agents)
-    arguments = ["b", _tuple("tau{t}", agents)]
-    arguments += [_tuple("f{t}_i", agents)] if which.importances else []
+    arguments = ["b", _tuple_source("tau{t}", agents)]
+    arguments += [_tuple_source("f{t}_i", agents)] if which.importances else []
     for index, kind in enumerate(kinds):
-        argument = _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
+        argument = _tuple_source(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
         arguments.append(str(kind) if isinstance(kind, bool) else argument)
     body = _draw_words(loop, agents) if drops else []
     for part in loop.parts:
         body += task_vectors(loop, which, part)
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
-        body += _drop_lines(loop, agents, part) if drops else []
+        body += _drop_source(loop, agents, part) if drops else []
         if which.importances:
             # a negative importance is reported like an infinite one
-            body += [f"f{t}_i = {_element(loop, which, f'f{t}', part)}" for t in agents]
+            body += [f"f{t}_i = {_element_source(loop, which, f'f{t}', part)}" for t in agents]
             body += [f"weighed = {form.peak}(weighed, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
         body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
         body += counters.survey(loop, form.name, f"r{part}") if rounds else []
@@ -233,7 +233,7 @@ def _merge(
         arguments=", ".join([*which.names, "out", "numbers", "counts", "draws", "start"]),
         real=form.real_name,
         bits=form.bits,
-        before=_numbers(agents, kinds, drops, limits[:rounds]),
+        before=_number_assignments(agents, kinds, drops, limits[:rounds]),
         first=which.names[0],
         chunk=CHUNK_WORDS,
         reset=counters.clear(totals),
@@ -250,16 +250,16 @@ def _merge(
 
 
 @cache
-def _histogram(
+def _histogram_kernel(
     value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, row_count: int
 ) -> Kernel:
     form, agents, rows, parts = loop.out, range(which.agents), range(row_count), loop.parts
     body = _draw_words(loop, agents) if drops else []
     for part in parts:
         body += task_vectors(loop, which, part)
-        body += _drop_lines(loop, agents, part) if drops else []
+        body += _drop_source(loop, agents, part) if drops else []
         for t in rows:
-            call = ", ".join([str(t), _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
+            call = ", ".join([str(t), _tuple_source("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
             body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
     counting = []
@@ -280,7 +280,7 @@ def _histogram(
         arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "draws", "start"]),
         real=form.real_name,
         bits=form.bits,
-        before=[*_numbers(agents, (_COMMON,) * common, drops), *(bins if fine else [])],
+        before=[*_number_assignments(agents, (_COMMON,) * common, drops), *(bins if fine else [])],
         first=which.names[0],
         chunk=_CHUNK_WORDS,
         body=body,
@@ -330,7 +330,7 @@ def loop({arguments}):
 """
 
 
-def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
+def _element_source(loop: Loop, which: Inputs, name: str, part: int) -> str:
     return loop.element(which.names.index(name), part, f"{name}[i]")
 
 
@@ -339,19 +339,19 @@ def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
 
     A task vector is not finite if base or agent is not, or if their difference overflows.
     """
-    lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]
+    lines = [f"b = {_element_source(loop, which, 'base', part)}" if which.base else "b = ZERO"]
     for t in range(which.agents):
-        x = _element(loop, which, f"a{t}", part)
+        x = _element_source(loop, which, f"a{t}", part)
         lines += [f"tau{t} = {x} - b" if which.base else f"tau{t} = {x}", f"seen = {loop.out.peak}(seen, tau{t})"]
     return lines
 
 
-def _drop_lines(loop: Loop, agents: range, part: int) -> list[str]:
+def _drop_source(loop: Loop, agents: range, part: int) -> list[str]:
     draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
 
 
-def _numbers(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:
+def _number_assignments(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:
     patterns = {_EACH: [f"e{{}}_{t}" for t in agents], _COMMON: ["c{}"]}
     names = [name.format(index) for index, kind in enumerate(kinds) for name in patterns.get(str(kind), [])]
     names += [*([f"stay{t}" for t in agents] if drops else []), *more]
@@ -369,5 +369,5 @@ def _draw_words(loop: Loop, agents: range) -> list[str]:
     return lines
 
 
-def _tuple(name: str, agents: range) -> str:
+def _tuple_source(name: str, agents: range) -> str:
     return f"({', '.join(name.format(t=t) for t in agents)},)"

@@ -21,7 +21,7 @@ INTRINSICS: dict[str, Any] = {}
 """All intrinsics by name."""
 
 
-def _int32(value: int) -> ir.Constant:
+def _int32_constant(value: int) -> ir.Constant:
     return ir.Constant(I32, value)
 
 
@@ -30,17 +30,17 @@ def _int32(value: int) -> ir.Constant:
 
 def _bf16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Round float32 bits to bfloat16, ties to even, in the upper half of the result. NaN stays NaN."""
-    odd = b.and_(b.lshr(bits, _int32(16)), _int32(1))
-    rounded_bits = b.add(b.add(bits, _int32(0x7FFF)), odd)
-    is_nan = b.icmp_unsigned(">", b.and_(bits, _int32(0x7FFFFFFF)), _int32(0x7F800000))
-    is_empty_payload = b.icmp_unsigned("==", b.and_(bits, _int32(0x007F0000)), _int32(0))
-    quiet = b.or_(bits, b.select(is_empty_payload, _int32(0x00400000), _int32(0)))
+    odd = b.and_(b.lshr(bits, _int32_constant(16)), _int32_constant(1))
+    rounded_bits = b.add(b.add(bits, _int32_constant(0x7FFF)), odd)
+    is_nan = b.icmp_unsigned(">", b.and_(bits, _int32_constant(0x7FFFFFFF)), _int32_constant(0x7F800000))
+    is_empty_payload = b.icmp_unsigned("==", b.and_(bits, _int32_constant(0x007F0000)), _int32_constant(0))
+    quiet = b.or_(bits, b.select(is_empty_payload, _int32_constant(0x00400000), _int32_constant(0)))
     return b.select(is_nan, quiet, rounded_bits)
 
 
 def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
-    low_bits = b.lshr(_bf16_from_bits(b, b.bitcast(low, I32)), _int32(16))
-    return b.or_(low_bits, b.and_(_bf16_from_bits(b, b.bitcast(high, I32)), _int32(0xFFFF0000)))
+    low_bits = b.lshr(_bf16_from_bits(b, b.bitcast(low, I32)), _int32_constant(16))
+    return b.or_(low_bits, b.and_(_bf16_from_bits(b, b.bitcast(high, I32)), _int32_constant(0xFFFF0000)))
 
 
 # --- float16: by bit operations, since not every processor converts it ----------------------------------------------
@@ -48,34 +48,34 @@ def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
 
 def _f16_to_f32(b: ir.IRBuilder, half: ir.Value) -> ir.Value:
     """Widen float16 exactly. Multiplying by 2^112 adjusts the exponent and makes subnormal halves normal."""
-    magnitude = b.shl(b.and_(half, _int32(0x7FFF)), _int32(13))
+    magnitude = b.shl(b.and_(half, _int32_constant(0x7FFF)), _int32_constant(13))
     scaled_bits = b.bitcast(b.fmul(b.bitcast(magnitude, F32), ir.Constant(F32, 2.0**112)), I32)
-    special = b.icmp_unsigned(">=", magnitude, _int32(0x7C00 << 13))
-    finite_or_special = b.select(special, b.or_(magnitude, _int32(0x7F800000)), scaled_bits)
-    return b.bitcast(b.or_(finite_or_special, b.shl(b.and_(half, _int32(0x8000)), _int32(16))), F32)
+    special = b.icmp_unsigned(">=", magnitude, _int32_constant(0x7C00 << 13))
+    finite_or_special = b.select(special, b.or_(magnitude, _int32_constant(0x7F800000)), scaled_bits)
+    return b.bitcast(b.or_(finite_or_special, b.shl(b.and_(half, _int32_constant(0x8000)), _int32_constant(16))), F32)
 
 
 def _f16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Round float32 bits to the nearest float16, ties to even, in the lower half of the result. NaN stays NaN."""
-    sign = b.and_(b.lshr(bits, _int32(16)), _int32(0x8000))
-    magnitude = b.and_(bits, _int32(0x7FFFFFFF))
+    sign = b.and_(b.lshr(bits, _int32_constant(16)), _int32_constant(0x8000))
+    magnitude = b.and_(bits, _int32_constant(0x7FFFFFFF))
     # below 2^-14: adding 2^-1 makes the hardware round at the last place of a subnormal half
     magic = ir.Constant(F32, 0.5)
-    subnormal = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, F32), magic), I32), _int32(0x3F000000))
-    odd = b.and_(b.lshr(magnitude, _int32(13)), _int32(1))
-    rebiased = b.add(b.add(magnitude, _int32((-112 << 23) & 0xFFFFFFFF)), b.add(_int32(0xFFF), odd))
-    normal = b.lshr(rebiased, _int32(13))
-    finite = b.select(b.icmp_unsigned("<", magnitude, _int32(113 << 23)), subnormal, normal)
-    overflows = b.icmp_unsigned(">=", magnitude, _int32(0x47800000))
-    payload = b.and_(b.lshr(magnitude, _int32(13)), _int32(0x3FF))
-    payload = b.select(b.icmp_unsigned("==", payload, _int32(0)), _int32(0x200), payload)
-    is_nan = b.icmp_unsigned(">", magnitude, _int32(0x7F800000))
-    special = b.or_(_int32(0x7C00), b.select(is_nan, payload, _int32(0)))
+    subnormal = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, F32), magic), I32), _int32_constant(0x3F000000))
+    odd = b.and_(b.lshr(magnitude, _int32_constant(13)), _int32_constant(1))
+    rebiased = b.add(b.add(magnitude, _int32_constant((-112 << 23) & 0xFFFFFFFF)), b.add(_int32_constant(0xFFF), odd))
+    normal = b.lshr(rebiased, _int32_constant(13))
+    finite = b.select(b.icmp_unsigned("<", magnitude, _int32_constant(113 << 23)), subnormal, normal)
+    overflows = b.icmp_unsigned(">=", magnitude, _int32_constant(0x47800000))
+    payload = b.and_(b.lshr(magnitude, _int32_constant(13)), _int32_constant(0x3FF))
+    payload = b.select(b.icmp_unsigned("==", payload, _int32_constant(0)), _int32_constant(0x200), payload)
+    is_nan = b.icmp_unsigned(">", magnitude, _int32_constant(0x7F800000))
+    special = b.or_(_int32_constant(0x7C00), b.select(is_nan, payload, _int32_constant(0)))
     return b.or_(sign, b.select(overflows, special, finite))
 
 
 def _f16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
-    high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _int32(16))
+    high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _int32_constant(16))
     return b.or_(_f16_from_bits(b, b.bitcast(low, I32)), high_bits)
 
 
@@ -89,57 +89,63 @@ def _small_float(b: ir.IRBuilder, code: ir.Value, mantissa: int, bias: int, infi
     codes are converted as integers, because arithmetic on subnormal float32 numbers is slow.
     """
     bits = b.zext(code, I32)
-    magnitude = b.and_(bits, _int32(0x7F))
-    normal = b.add(b.shl(magnitude, _int32(23 - mantissa)), _int32((127 - bias) << 23))
+    magnitude = b.and_(bits, _int32_constant(0x7F))
+    normal = b.add(b.shl(magnitude, _int32_constant(23 - mantissa)), _int32_constant((127 - bias) << 23))
     unit = ir.Constant(F32, 2.0 ** (1 - bias - mantissa))
     subnormal = b.bitcast(b.fmul(b.sitofp(magnitude, F32), unit), I32)
-    finite = b.select(b.icmp_unsigned("<", magnitude, _int32(1 << mantissa)), subnormal, normal)
+    finite = b.select(b.icmp_unsigned("<", magnitude, _int32_constant(1 << mantissa)), subnormal, normal)
     if infinity is not None:
-        finite = b.select(b.icmp_unsigned("==", magnitude, _int32(infinity)), _int32(0x7F800000), finite)
-    largest = _int32(0x7E if infinity is None else infinity)
-    value = b.select(b.icmp_unsigned(">", magnitude, largest), _int32(0x7FC00000), finite)
-    return b.bitcast(b.or_(value, b.shl(b.and_(bits, _int32(0x80)), _int32(24))), F32)
+        finite = b.select(
+            b.icmp_unsigned("==", magnitude, _int32_constant(infinity)), _int32_constant(0x7F800000), finite
+        )
+    largest = _int32_constant(0x7E if infinity is None else infinity)
+    value = b.select(b.icmp_unsigned(">", magnitude, largest), _int32_constant(0x7FC00000), finite)
+    return b.bitcast(b.or_(value, b.shl(b.and_(bits, _int32_constant(0x80)), _int32_constant(24))), F32)
 
 
-def _e2m1(b: ir.IRBuilder, nibble: ir.Value) -> ir.Value:
+def _widen_e2m1(b: ir.IRBuilder, nibble: ir.Value) -> ir.Value:
     """Widen a float4 (e2m1) code: the lower three bits select 0, 0.5, 1, 1.5, 2, 3, 4 or 6; the fourth is the sign."""
-    place = b.shl(b.and_(nibble, _int32(7)), _int32(2))
-    double = b.and_(b.lshr(_int32(0xC8643210), place), _int32(15))
+    place = b.shl(b.and_(nibble, _int32_constant(7)), _int32_constant(2))
+    double = b.and_(b.lshr(_int32_constant(0xC8643210), place), _int32_constant(15))
     value = b.bitcast(b.fmul(b.sitofp(double, F32), ir.Constant(F32, 0.5)), I32)
-    return b.bitcast(b.or_(value, b.shl(b.and_(nibble, _int32(8)), _int32(28))), F32)
+    return b.bitcast(b.or_(value, b.shl(b.and_(nibble, _int32_constant(8)), _int32_constant(28))), F32)
 
 
-def _e8m0(b: ir.IRBuilder, code: ir.Value) -> ir.Value:
+def _widen_e8m0(b: ir.IRBuilder, code: ir.Value) -> ir.Value:
     """Widen an e8m0 code to 2^(code - 127); 255 is NaN."""
     bits = b.zext(code, I32)
-    smallest = b.select(b.icmp_unsigned("==", bits, _int32(0)), _int32(0x00400000), b.shl(bits, _int32(23)))
-    return b.bitcast(b.select(b.icmp_unsigned("==", bits, _int32(255)), _int32(0x7FC00000), smallest), F32)
+    smallest = b.select(
+        b.icmp_unsigned("==", bits, _int32_constant(0)), _int32_constant(0x00400000), b.shl(bits, _int32_constant(23))
+    )
+    return b.bitcast(
+        b.select(b.icmp_unsigned("==", bits, _int32_constant(255)), _int32_constant(0x7FC00000), smallest), F32
+    )
 
 
-def _to_small_float(b: ir.IRBuilder, value: ir.Value, mantissa: int, bias: int) -> ir.Value:
+def _round_to_small_float(b: ir.IRBuilder, value: ir.Value, mantissa: int, bias: int) -> ir.Value:
     """Round a float32 within the format's range to the nearest 8-bit code, ties to even. NaN stays NaN."""
     bits = b.bitcast(value, I32)
-    magnitude = b.and_(bits, _int32(0x7FFFFFFF))
+    magnitude = b.and_(bits, _int32_constant(0x7FFFFFFF))
     drop = 23 - mantissa
-    odd = b.and_(b.lshr(magnitude, _int32(drop)), _int32(1))
-    rounded_bits = b.lshr(b.add(b.add(magnitude, _int32((1 << (drop - 1)) - 1)), odd), _int32(drop))
-    normal = b.sub(rounded_bits, _int32((127 - bias) << mantissa))
+    odd = b.and_(b.lshr(magnitude, _int32_constant(drop)), _int32_constant(1))
+    rounded_bits = b.lshr(b.add(b.add(magnitude, _int32_constant((1 << (drop - 1)) - 1)), odd), _int32_constant(drop))
+    normal = b.sub(rounded_bits, _int32_constant((127 - bias) << mantissa))
     # below the smallest normal number: the sum makes the hardware round at the last place of a subnormal code
     magic = 2.0 ** (24 - bias - mantissa)
     sum = b.bitcast(b.fadd(b.bitcast(magnitude, F32), ir.Constant(F32, magic)), I32)
     subnormal = b.sub(sum, b.bitcast(ir.Constant(F32, magic), I32))
-    least = _int32((128 - bias) << 23)
+    least = _int32_constant((128 - bias) << 23)
     code = b.select(b.icmp_unsigned("<", magnitude, least), subnormal, normal)
-    code = b.select(b.icmp_unsigned(">", magnitude, _int32(0x7F800000)), _int32(0x7F), code)
-    return b.trunc(b.or_(code, b.and_(b.lshr(bits, _int32(24)), _int32(0x80))), I8)
+    code = b.select(b.icmp_unsigned(">", magnitude, _int32_constant(0x7F800000)), _int32_constant(0x7F), code)
+    return b.trunc(b.or_(code, b.and_(b.lshr(bits, _int32_constant(24)), _int32_constant(0x80))), I8)
 
 
-def _to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
+def _round_up_to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Round a positive number of at most 2^127 up to a power of two, as an e8m0 code."""
     bits = b.bitcast(value, I32)
-    up = b.lshr(b.add(bits, _int32(0x7FFFFF)), _int32(23))
-    tiny = b.icmp_unsigned("<=", bits, _int32(0x00400000))
-    return b.trunc(b.select(tiny, _int32(0), up), I8)
+    up = b.lshr(b.add(bits, _int32_constant(0x7FFFFF)), _int32_constant(23))
+    tiny = b.icmp_unsigned("<=", bits, _int32_constant(0x00400000))
+    return b.trunc(b.select(tiny, _int32_constant(0), up), I8)
 
 
 # --- float64 to shorter formats, and stochastic rounding ------------------------------------------------------------
@@ -156,7 +162,7 @@ def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     exact = b.and_(b.bitcast(value, I64), ir.Constant(I64, 2**63 - 1))
     bits = b.bitcast(nearest, I32)
     away = b.icmp_unsigned(">", magnitude, exact)
-    towards_zero = b.select(away, b.sub(bits, _int32(1)), bits)
+    towards_zero = b.select(away, b.sub(bits, _int32_constant(1)), bits)
     inexact = b.icmp_unsigned("!=", magnitude, exact)
     odd = b.or_(towards_zero, b.zext(inexact, I32))
     ordinary = b.fcmp_ordered("ord", value, value)
@@ -164,7 +170,7 @@ def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _FloatLayout:
     """A floating-point format: bits of the mantissa, the exponent's bias, and the total number of bits."""
 
     mantissa: int
@@ -172,12 +178,12 @@ class _Layout:
     width: int
 
 
-_BFLOAT16, _FLOAT16 = _Layout(7, 127, 16), _Layout(10, 15, 16)
-_FLOAT32, _FLOAT64 = _Layout(23, 127, 32), _Layout(52, 1023, 64)
+_BFLOAT16, _FLOAT16 = _FloatLayout(7, 127, 16), _FloatLayout(10, 15, 16)
+_FLOAT32, _FLOAT64 = _FloatLayout(23, 127, 32), _FloatLayout(52, 1023, 64)
 
 
 def _round_by_draw(
-    b: ir.IRBuilder, value: ir.Value, draw: ir.Value, of: _Layout, to: _Layout, draw_bits: int
+    b: ir.IRBuilder, value: ir.Value, draw: ir.Value, of: _FloatLayout, to: _FloatLayout, draw_bits: int
 ) -> ir.Value:
     """Round `value` to the neighbor in a shorter format that a random draw chooses, as `kernels.stochastic` defines.
 
@@ -207,14 +213,14 @@ def _round_by_draw(
 # --- calls and comparisons ------------------------------------------------------------------------------------------
 
 
-def _peak(b: ir.IRBuilder, peak: ir.Value, value: ir.Value) -> ir.Value:
+def _larger_magnitude(b: ir.IRBuilder, peak: ir.Value, value: ir.Value) -> ir.Value:
     """Return the larger of `peak` and the bits of |value|; NaN is above infinity, and infinity above every number."""
     kind = peak.type
     magnitude = b.and_(b.bitcast(value, kind), ir.Constant(kind, 2 ** (kind.width - 1) - 1))
     return b.select(b.icmp_unsigned(">", magnitude, peak), magnitude, peak)
 
 
-def _call(b: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
+def _call_intrinsic(b: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
     kind = values[0].type
     function = b.module.declare_intrinsic(name, [kind], ir.FunctionType(kind, [kind] * len(values)))
     return b.call(function, values)
@@ -316,22 +322,22 @@ _BITS, _TWICE = (_u32, _u32), (_u32, _u32, _u32)
 # Types of the result and the arguments, and the code generator. Names with `low` and `high` extract an element of a
 # word with two elements, names with `whole` the element of a word with one; `pack` and `round` are the inverse.
 _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
-    "bf16_low": ((_f32, _u32), lambda b, word: b.bitcast(b.shl(word, _int32(16)), F32)),
-    "bf16_high": ((_f32, _u32), lambda b, word: b.bitcast(b.and_(word, _int32(0xFFFF0000)), F32)),
+    "bf16_low": ((_f32, _u32), lambda b, word: b.bitcast(b.shl(word, _int32_constant(16)), F32)),
+    "bf16_high": ((_f32, _u32), lambda b, word: b.bitcast(b.and_(word, _int32_constant(0xFFFF0000)), F32)),
     "bf16_pack": ((_u32, _f32, _f32), _bf16_pack),
-    "bf16_whole": ((_f32, _u16), lambda b, word: b.bitcast(b.shl(b.zext(word, I32), _int32(16)), F32)),
+    "bf16_whole": ((_f32, _u16), lambda b, word: b.bitcast(b.shl(b.zext(word, I32), _int32_constant(16)), F32)),
     "bf16_round": (
         (_u16, _f32),
-        lambda b, value: b.trunc(b.lshr(_bf16_from_bits(b, b.bitcast(value, I32)), _int32(16)), I16),
+        lambda b, value: b.trunc(b.lshr(_bf16_from_bits(b, b.bitcast(value, I32)), _int32_constant(16)), I16),
     ),
     "bf16_bytes": (
         (_f32, _u8, _u8),
         lambda b, low, high: b.bitcast(
-            b.or_(b.shl(b.zext(low, I32), _int32(16)), b.shl(b.zext(high, I32), _int32(24))), F32
+            b.or_(b.shl(b.zext(low, I32), _int32_constant(16)), b.shl(b.zext(high, I32), _int32_constant(24))), F32
         ),
     ),
-    "f16_low": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.and_(word, _int32(0xFFFF)))),
-    "f16_high": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.lshr(word, _int32(16)))),
+    "f16_low": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.and_(word, _int32_constant(0xFFFF)))),
+    "f16_high": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.lshr(word, _int32_constant(16)))),
     "f16_pack": ((_u32, _f32, _f32), _f16_pack),
     "f16_whole": ((_f32, _u16), lambda b, word: _f16_to_f32(b, b.zext(word, I32))),
     "f16_round": ((_u16, _f32), lambda b, value: b.trunc(_f16_from_bits(b, b.bitcast(value, I32)), I16)),
@@ -343,12 +349,12 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     # without infinities: only 0x7F and 0xFF are not numbers
     "e4m3": ((_f32, _u8), lambda b, code: _small_float(b, code, 3, 7, None)),
     "e5m2": ((_f32, _u8), lambda b, code: _small_float(b, code, 2, 15, 0x7C)),
-    "e2m1_low": ((_f32, _u8), lambda b, pair: _e2m1(b, b.zext(pair, I32))),
-    "e2m1_high": ((_f32, _u8), lambda b, pair: _e2m1(b, b.lshr(b.zext(pair, I32), _int32(4)))),
-    "e8m0": ((_f32, _u8), _e8m0),
-    "to_e4m3": ((_u8, _f32), lambda b, value: _to_small_float(b, value, 3, 7)),
-    "to_e5m2": ((_u8, _f32), lambda b, value: _to_small_float(b, value, 2, 15)),
-    "to_e8m0": ((_u8, _f32), _to_e8m0),
+    "e2m1_low": ((_f32, _u8), lambda b, pair: _widen_e2m1(b, b.zext(pair, I32))),
+    "e2m1_high": ((_f32, _u8), lambda b, pair: _widen_e2m1(b, b.lshr(b.zext(pair, I32), _int32_constant(4)))),
+    "e8m0": ((_f32, _u8), _widen_e8m0),
+    "to_e4m3": ((_u8, _f32), lambda b, value: _round_to_small_float(b, value, 3, 7)),
+    "to_e5m2": ((_u8, _f32), lambda b, value: _round_to_small_float(b, value, 2, 15)),
+    "to_e8m0": ((_u8, _f32), _round_up_to_e8m0),
     "bf16_drawn_f32": (
         (_u16, _f32, _u16),
         lambda b, value, draw: _round_by_draw(b, value, b.zext(draw, I32), _FLOAT32, _BFLOAT16, 16),
@@ -372,19 +378,19 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "add32": (_TWICE, lambda b, x, y: b.add(x, y)),
     "or32": (_TWICE, lambda b, x, y: b.or_(x, y)),
     "xor32": (_TWICE, lambda b, x, y: b.xor(x, y)),
-    "rotl32": (_TWICE, lambda b, x, by: _call(b, "llvm.fshl", x, x, by)),
-    "double32": (_BITS, lambda b, x: b.shl(x, _int32(1))),
-    "without_lowest_bit": (_BITS, lambda b, x: b.and_(x, b.sub(x, _int32(1)))),
-    "peak_f32": ((_u32, _u32, _f32), _peak),
-    "peak_f64": ((_u64, _u64, _f64), _peak),
+    "rotl32": (_TWICE, lambda b, x, by: _call_intrinsic(b, "llvm.fshl", x, x, by)),
+    "double32": (_BITS, lambda b, x: b.shl(x, _int32_constant(1))),
+    "without_lowest_bit": (_BITS, lambda b, x: b.and_(x, b.sub(x, _int32_constant(1)))),
+    "peak_f32": ((_u32, _u32, _f32), _larger_magnitude),
+    "peak_f64": ((_u64, _u64, _f64), _larger_magnitude),
     # sums whose terms may be added in any order, so that a loop of them can be vectorized
     "plus": ((_f64, _f64, _f64), lambda b, x, y: b.fadd(x, y, flags=("reassoc",))),
     "plus_f32": ((_f32, _f32, _f32), lambda b, x, y: b.fadd(x, y, flags=("reassoc",))),
     # x * y + z, rounded once: exact on every processor, in one instruction where the processor has it
-    "fused": ((_f32, _f32, _f32, _f32), lambda b, x, y, z: _call(b, "llvm.fma", x, y, z)),
+    "fused": ((_f32, _f32, _f32, _f32), lambda b, x, y, z: _call_intrinsic(b, "llvm.fma", x, y, z)),
     # as an instruction: NumPy's square root is a function of the C library
-    "root_f32": ((_f32, _f32), lambda b, x: _call(b, "llvm.sqrt", x)),
-    "root_f64": ((_f64, _f64), lambda b, x: _call(b, "llvm.sqrt", x)),
+    "root_f32": ((_f32, _f32), lambda b, x: _call_intrinsic(b, "llvm.sqrt", x)),
+    "root_f64": ((_f64, _f64), lambda b, x: _call_intrinsic(b, "llvm.sqrt", x)),
     # of numbers that are not 0
     "trailing_zeros": ((_u64, _u64), lambda b, x: b.cttz(x, ir.Constant(I1, 1))),
     "leading_zeros": ((_u64, _u64), lambda b, x: b.ctlz(x, ir.Constant(I1, 1))),
@@ -393,7 +399,7 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 }
 
 
-def _scalar(name: str, signature: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
+def _scalar_intrinsic(name: str, signature: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
     def generate(_context: Any, b: ir.IRBuilder, _signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         return emit(b, *values)
 
@@ -406,4 +412,4 @@ def _scalar(name: str, signature: tuple[Any, ...], emit: Callable[..., Any]) -> 
     return intrinsic(typing)
 
 
-INTRINSICS.update({name: _scalar(name, *row) for name, row in _TABLE.items()})
+INTRINSICS.update({name: _scalar_intrinsic(name, *row) for name, row in _TABLE.items()})

@@ -86,7 +86,7 @@ def _add_product_source() -> str:
     return native.fill(_SOURCE, tile=TILE, factors=factors, origins=origins, terms=terms, quad=quad)
 
 
-_add_product = native.defer(
+_add_product = native.deferred_kernel(
     "add_product",
     _add_product_source(),
     ("f32[]", "u64", "u64", "f32[]", "f32[]", "u64", "u64", "u64", "u64", "u64", "f32", "f32[]"),
@@ -150,7 +150,7 @@ def _scale_rows_source() -> str:
     return native.fill(_SCALE_ROWS, zero=[f"s{lane} = np.float64(0)" for lane in lanes], add=add)
 
 
-scale_rows = native.defer("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))
+scale_rows = native.deferred_kernel("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))
 """`scale_rows(values, width, magnitudes)`: scale each row of `width` elements to its magnitude, in place.
 
 A row is multiplied by magnitude / norm in float32. The norm is summed in float64, and rounded to float32.
@@ -165,7 +165,7 @@ def add_squares(values, sums):
             sums[j] += x * x
     return 0
 """
-add_squares = native.defer("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
+add_squares = native.deferred_kernel("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
 """`add_squares(values, sums)`: add the squares in each column of whole float32 rows, in order, to a float64 sum."""
 
 

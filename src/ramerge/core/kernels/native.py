@@ -74,15 +74,15 @@ class KernelSource:
     @property
     def key(self) -> bytes:
         """The SHA-256 of everything that the machine code depends on."""
-        callees = sorted((name, _meaning(function, _code)) for name, function in self.scope.items())
-        parts = (_machinery(), self.name, self.text, self.arguments, self.returns, callees)
+        callees = sorted((name, _describe_function(function, _code_fields)) for name, function in self.scope.items())
+        parts = (_compiler_description(), self.name, self.text, self.arguments, self.returns, callees)
         return hashlib.sha256(repr(parts).encode()).digest()
 
     @property
     def portable_key(self) -> str | None:
         """The SHA-256 of the source, independent of the compiler; None if it calls functions that no bundle covers."""
         try:
-            callees = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
+            callees = sorted((name, _describe_function(function, _code_place)) for name, function in self.scope.items())
         except ValueError:
             return None
         parts = (self.name, self.text, self.arguments, self.returns, callees)
@@ -126,10 +126,10 @@ def load(
         key = kernel_source.key
         with _lock:
             if key not in _kernels:
-                code = store.read("kernels", key) or _from_bundle(kernel_source)
+                code = store.read("kernels", key) or _bundled_code(kernel_source)
                 _kernels[key] = (
                     kernel_source,
-                    _callable(kernel_source, _compile(key, kernel_source) if code is None else _link(code)),
+                    _wrap_address(kernel_source, _compile(key, kernel_source) if code is None else _link_code(code)),
                 )
             return _kernels[key][1]
     except OSError as error:  # a caller that writes files would take it for an error of its own files
@@ -140,11 +140,11 @@ def load(
     except Exception as error:  # numba raises many kinds, also outside of its own hierarchy
         for function in scope.values():
             if getattr(function, "__module__", "").partition(".")[0] != "ramerge":
-                raise PluginError(_uncompilable(function, error)) from error
+                raise PluginError(_compile_error_message(function, error)) from error
         raise
 
 
-def _uncompilable(function: Any, error: Exception) -> str:
+def _compile_error_message(function: Any, error: Exception) -> str:
     """Return a message that names a plug-in's function, the line and the reason, and what functions may use."""
     code: CodeType | None = getattr(function, "__code__", None)
     lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
@@ -186,7 +186,7 @@ def fill(template: str, /, **parts: str | float | Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def defer(
+def deferred_kernel(
     name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ) -> Kernel:
     """Return a kernel with an int64 result that is loaded on its first call; arguments are as for `load`."""
@@ -235,19 +235,19 @@ def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
     """
     from ramerge.core.kernels.compiler import compile_kernel, object_code
 
-    processor, features = _processor()
+    processor, features = _target_processor()
     dispatcher = compile_kernel(source, features)
     code = object_code(dispatcher, processor, features)
     return dispatcher, None if code is None else dispatcher.native_name.encode("ascii") + b"\0" + code
 
 
-def _from_bundle(source: KernelSource) -> bytes | None:
+def _bundled_code(source: KernelSource) -> bytes | None:
     """Return the machine code from the installation's bundle, unless numba's environment variables are set."""
     key = None if _numba_settings() else source.portable_key
-    return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
+    return bundle.find(key, llvm.get_process_triple(), _target_processor()[1]) if key else None
 
 
-def _link(payload: bytes) -> int:
+def _link_code(payload: bytes) -> int:
     symbol, _, code = payload.partition(b"\0")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -259,7 +259,7 @@ def _link(payload: bytes) -> int:
     return int(engine.get_function_address(symbol.decode("ascii")))
 
 
-def _callable(source: KernelSource, address: int) -> Kernel:
+def _wrap_address(source: KernelSource, address: int) -> Kernel:
     """Wrap the C function at an address for Python; it takes an address and a size for each array, and numbers."""
     native: list[Any] = []
     for code in source.arguments:
@@ -274,7 +274,7 @@ def _callable(source: KernelSource, address: int) -> Kernel:
             if dtype is None:
                 arguments.append(convert(value))
             elif value.dtype == dtype:
-                arguments += (_address(value), value.size)
+                arguments += (_array_address(value), value.size)
             else:
                 raise TypeError(f"{source.name} takes an array of {dtype}, not of {value.dtype}")
         return function(*arguments)
@@ -282,7 +282,7 @@ def _callable(source: KernelSource, address: int) -> Kernel:
     return kernel
 
 
-def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.c_char.from_buffer) -> int:
+def _array_address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.c_char.from_buffer) -> int:
     flags = array.flags
     if flags.carray and array.size:
         return int(addressof(first(array)))
@@ -296,17 +296,17 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
 
 
 @cache
-def _machinery() -> str:
+def _compiler_description() -> str:
     """Describe compiler and processor. numba's version is read without the import, which would take too long."""
     versions = (version("numba"), llvmlite.__version__, np.__version__, sys.version)
-    return repr((_TOOLS, versions, _numba_settings(), llvm.get_process_triple(), _processor()))
+    return repr((_TOOLS, versions, _numba_settings(), llvm.get_process_triple(), _target_processor()))
 
 
 def _numba_settings() -> list[tuple[str, str]]:
     return sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
 
 
-def _processor() -> tuple[str, str]:
+def _target_processor() -> tuple[str, str]:
     """Return LLVM's name and features of the processor to compile for; numba's settings take precedence."""
     try:
         features = str(llvm.get_host_cpu_features().flatten())
@@ -317,10 +317,10 @@ def _processor() -> tuple[str, str]:
 
 def can_expand() -> bool:
     """Whether kernels are compiled for a processor with an instruction to expand bytes into a vector by a mask."""
-    return "+avx512vbmi2" in _processor()[1]
+    return "+avx512vbmi2" in _target_processor()[1]
 
 
-def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
+def _describe_function(function: Any, say: Callable[[CodeType], object]) -> str:
     """Describe a function as text: its code, and the values that it uses from its module.
 
     The module's file would not do, because it may have changed since the import. `say` returns a value that represents
@@ -330,22 +330,22 @@ def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
         raise TypeError(f"{function!r} is not a plain function of a module")
     code = function.__code__
     values = function.__globals__
-    constants = {name: _constant(name, values[name], say) for name in _names(code) if name in values}
+    constants = {name: _describe_constant(name, values[name], say) for name in _global_names(code) if name in values}
     return repr((say(code), function.__defaults__, sorted(constants.items())))
 
 
-def _names(code: CodeType) -> set[str]:
+def _global_names(code: CodeType) -> set[str]:
     """Return the names of all globals in code and its nested functions."""
     own = {str(step.argval) for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}
-    return own.union(*[_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)])
+    return own.union(*[_global_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)])
 
 
-def _code(code: CodeType) -> tuple[Any, ...]:
-    constants = [_code(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts]
+def _code_fields(code: CodeType) -> tuple[Any, ...]:
+    constants = [_code_fields(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts]
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags
 
 
-def _place(code: CodeType) -> tuple[str, str, int]:
+def _code_place(code: CodeType) -> tuple[str, str, int]:
     """Return the position of code in the sources that bundles cover."""
     path = Path(code.co_filename).relative_to(bundle.PACKAGE)
     if path.parts[0] not in bundle.SOURCES:
@@ -353,11 +353,11 @@ def _place(code: CodeType) -> tuple[str, str, int]:
     return path.as_posix(), code.co_name, code.co_firstlineno
 
 
-def _constant(name: str, value: object, say: Callable[[CodeType], object]) -> str:
+def _describe_constant(name: str, value: object, say: Callable[[CodeType], object]) -> str:
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(value, (bool, int, float, str, np.generic, type)):
         return f"{type(value)} {value!r}"
     if isinstance(value, FunctionType):
-        return _meaning(value, say)
+        return _describe_function(value, say)
     raise TypeError(f"a compiled function cannot use {name}, a {type(value).__name__}")

@@ -138,13 +138,13 @@ class Piece:
         """Yield sample pieces to merge again without rounding, if the kernel rounded its result; for `measure`."""
         if self.counts is not None and result.rounded_by_kernel:
             for begin, end in self._sample_ranges():
-                yield self._sample(begin, end, None)
+                yield self._sample_range(begin, end, None)
 
     def measure(self, sample: Piece, result: PieceResult) -> None:
         """Count the effects of rounding on a merged sample piece of `unrounded`."""
         first = sample.start - self.start
-        stored_numbers = self._numbers(self.out_format, self.out, first, first + sample.elements)
-        self._measure(sample, stored_numbers, result.beyond)
+        stored_numbers = self._convert_words(self.out_format, self.out, first, first + sample.elements)
+        self._measure_effects(sample, stored_numbers, result.beyond)
 
     def copy(self) -> bool:
         """Store the first input, rounded if necessary; return whether rounding produced a number that is not finite."""
@@ -157,7 +157,9 @@ class Piece:
         """Count the effects of storing a float32 result that is read back as `stored`; not with float64 inputs."""
         if self.counts is not None and "F64" not in self.formats:
             result, words = self.out[: self.elements], stored.view(np.uint32)
-            self._count(*self._loop_and_inputs("F32"), result, "F32", words, result_of_piece.beyond, self.counts)
+            self._count_effects(
+                *self._loop_and_inputs("F32"), result, "F32", words, result_of_piece.beyond, self.counts
+            )
 
     def numbers(self, shape: tuple[int, ...] | None = None) -> list[Numbers]:
         """Return the inputs as float32 or float64 arrays of a shape, by default the whole tensor's shape.
@@ -244,10 +246,10 @@ class Piece:
             is_nonfinite = convert(real, result, target, self.out, self.elements)
         if self.counts is not None and is_narrowing(loop.out.real, target):
             stored_words = ELEMENTS[target].array(self.out, self.elements)
-            self._count(loop, inputs, result, target, stored_words, beyond, self.counts)
+            self._count_effects(loop, inputs, result, target, stored_words, beyond, self.counts)
         return is_nonfinite
 
-    def _count(
+    def _count_effects(
         self,
         loop: Loop,
         inputs: list[Words],
@@ -265,17 +267,19 @@ class Piece:
         loop_without_importances = Loop(loop.inputs[:behind], loop.out)
         survey(loop_without_importances, inputs[:behind], result, target, stored_words, beyond, counts)
         for begin, end in self._sample_ranges():
-            self._measure(self._sample(begin, end, result), self._numbers(target, stored_words, begin, end), beyond)
+            self._measure_effects(
+                self._sample_range(begin, end, result), self._convert_words(target, stored_words, begin, end), beyond
+            )
 
     def _sample_ranges(self) -> list[tuple[int, int]]:
         ranges = effect.sample_ranges(self.start, self.start + self.elements)
         return [(begin - self.start, end - self.start) for begin, end in ranges]
 
-    def _sample(self, begin: int, end: int, result: Words | None) -> Piece:
+    def _sample_range(self, begin: int, end: int, result: Words | None) -> Piece:
         format = arithmetic(self.formats)
         word = np.dtype(FORMATS[format].word)
         inputs = [
-            self._numbers(source, words, begin, end).view(word)
+            self._convert_words(source, words, begin, end).view(word)
             for source, words in zip(self.formats, self.inputs, strict=True)
         ]
         out = np.empty(end - begin, word) if result is None else result[begin:end]
@@ -283,7 +287,7 @@ class Piece:
         where, count = self.start + begin, end - begin
         return Piece(self.tensor, self.shape, where, count, self.which, formats, inputs, format, out, _NO_SCRATCH)
 
-    def _measure(self, sample: Piece, stored_numbers: Numbers, beyond: tuple[float, ...]) -> None:
+    def _measure_effects(self, sample: Piece, stored_numbers: Numbers, beyond: tuple[float, ...]) -> None:
         assert self.counts is not None
         numbers = [words.view(stored_numbers.dtype) for words in sample.inputs]
         base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
@@ -292,10 +296,10 @@ class Piece:
         if self.formats[0] != format:
             words = np.empty(words_of(format, base.size), FORMATS[format].word)
             convert(arithmetic(self.formats), base.view(f"u{base.itemsize}"), format, words, base.size)
-            stored_base = self._numbers(format, words, 0, base.size)
+            stored_base = self._convert_words(format, words, 0, base.size)
         effect.measure(sample.out_format, base, stored_base, agents, result, stored_numbers, beyond, counts)
 
-    def _numbers(self, source: str, words: Words, begin: int, end: int) -> Numbers:
+    def _convert_words(self, source: str, words: Words, begin: int, end: int) -> Numbers:
         format = arithmetic(self.formats)
         stretch = words.view(f"u{FORMATS[source].itemsize}")[begin:end]
         if source == format:

@@ -151,7 +151,7 @@ def survive(
 
 
 @cache
-def _quantization(codes: str, scales: str, powers: bool) -> Kernel:
+def _quantization_kernel(codes: str, scales: str, powers: bool) -> Kernel:
     name = f"quantize_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
     narrow, largest = CODES[codes]
 
@@ -197,7 +197,7 @@ def quantize(
     """
     if values.size:
         words = new_scales.view(np.float32) if scales == "F32" else np.empty(0, np.float32)
-        kernel = _quantization(codes, scales, powers)
+        kernel = _quantization_kernel(codes, scales, powers)
         kernel(
             values,
             old,

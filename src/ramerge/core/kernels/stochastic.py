@@ -21,7 +21,7 @@ import hashlib
 from functools import cache
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.element_formats import ELEMENTS, ElementFormat, Words, before_packing
+from ramerge.core.kernels.element_formats import ELEMENTS, ElementFormat, Words, packing_source
 from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.threefry import key_words
 from ramerge.core.kernels.threefry import words as words_of_key
@@ -70,7 +70,7 @@ def round_stochastically(
     bits = draw_bits(source, target)
     values, result = before.array(words, elements), after.array(out, elements)
     base_values = against.array(base[1], elements) if against is not None and base is not None else values
-    kernel = _kernel(before, after, against, bits)
+    kernel = _rounding_kernel(before, after, against, bits)
     key = key_words(hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest())
     peak, each = 0, 64 // bits  # draws per block
     for first in range(0, elements, _CHUNK):
@@ -98,7 +98,7 @@ _LARGEST = {"BF16": 3.3895313892515355e38, "F16": 65504.0, "F32": 3.402823466385
 
 
 @cache
-def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Kernel:
+def _rounding_kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Kernel:
     """Return the loop from one format to another. Without a base, the argument `base` is ignored."""
     before, after = source.name.lower(), target.name.lower()
     name = f"{before}_drawn_to_{after}"
@@ -109,7 +109,7 @@ def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | 
         largest=_LARGEST[target.name],
         lane=source.lanes[0],
         base=f"{base.lanes[0]}(base[i])" if base is not None else f"{source.real_name}(np.nan)",
-        nearest=before_packing(source, target, "value"),
+        nearest=packing_source(source, target, "value"),
         peak=target.peak,
         pack=target.pack,
         drawn=f"{after}_drawn_{before}",

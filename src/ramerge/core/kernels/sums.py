@@ -76,12 +76,12 @@ def sums(
     totals = np.zeros((-(-elements // segment), len(terms)))
     # lanes of a segment: a power of two; fewer for short segments, so that a lane gets several elements
     most = max(16, min(LANES, 1 << (max(segment // 16, 1).bit_length() - 1)))
-    for places, agents in _groups(terms, which.agents):
+    for places, agents in _term_groups(terms, which.agents):
         own = [0, *[1 + t for t in agents]] if which.base else agents
         loop = Loop(tuple(single.inputs[k] for k in own), single.out)
         new_numbers = {t: index for index, t in enumerate(agents)} | {which.agents: len(agents)}
         group = tuple((new_numbers[x], new_numbers[y]) for x, y in (terms[place] for place in places))
-        kernel = _sums(value, loop, replace(which, agents=len(agents)), group, len(each), len(common))
+        kernel = _sums_kernel(value, loop, replace(which, agents=len(agents)), group, len(each), len(common))
         one, lanes = np.zeros((len(totals), len(group))), np.empty(len(group) * _ROOM)
         read = [words[k] for k in own]
         is_nonfinite |= bool(kernel(*read, numbers, lanes, one.reshape(-1), segment, most))
@@ -89,7 +89,7 @@ def sums(
     return totals, is_nonfinite
 
 
-def _groups(terms: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[list[int], list[int]]]:
+def _term_groups(terms: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[list[int], list[int]]]:
     """Yield the indices of terms that are summed in one loop, and the agents whose task vectors the loop takes.
 
     If there are few agents, a loop takes all of them. Otherwise, a loop takes tiles of six by six agents, so that it is
@@ -141,15 +141,15 @@ def sums({arguments}):
 """
 
 
-def _fold(lanes: int, first: int = 0, apart: int = 1) -> str:
+def _fold_source(lanes: int, first: int = 0, apart: int = 1) -> str:
     """Return source code that sums lanes from z on: the upper half is added to the lower half until one is left."""
     if lanes == 1:
         return f"lanes[z + np.uint64({first})]"
-    return f"({_fold(lanes // 2, first, 2 * apart)} + {_fold(lanes // 2, first + apart, 2 * apart)})"
+    return f"({_fold_source(lanes // 2, first, 2 * apart)} + {_fold_source(lanes // 2, first + apart, 2 * apart)})"
 
 
 @cache
-def _sums(
+def _sums_kernel(
     value: Element, loop: Loop, which: Inputs, terms: tuple[tuple[int, int], ...], each: int, common: int
 ) -> Kernel:
     form, agents = loop.out, range(which.agents)
@@ -176,7 +176,7 @@ def _sums(
         add=add,
         room=_ROOM,
         terms=len(terms),
-        eight=_fold(8),
+        eight=_fold_source(8),
         infinity=form.infinity,
     )
     types = [*loop.codes, f"{form.real_code}[]", "f64[]", "f64[]", "i64", "i64"]

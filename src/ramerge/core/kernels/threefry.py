@@ -60,4 +60,4 @@ def blocks(out, first, key0, key1):
         out[j + j + np.uint64(1)] = y
     return 0
 """
-_blocks = native.defer("blocks", _BLOCKS, ("u32[]", "u64", "u32", "u32"), {"threefry": threefry})
+_blocks = native.deferred_kernel("blocks", _BLOCKS, ("u32[]", "u64", "u32", "u32"), {"threefry": threefry})

@@ -44,7 +44,7 @@ def astype(x: Array, real: Real) -> Array:
     """Convert an array to a dtype; without a copy if it already has the dtype."""
     if isinstance(x, np.ndarray):
         return x.astype(real, copy=False)
-    return x if real_of(x) == real else x.to(_dtype(x, real))
+    return x if real_of(x) == real else x.to(_array_dtype(x, real))
 
 
 def wide(x: Array) -> Array:
@@ -53,18 +53,22 @@ def wide(x: Array) -> Array:
 
 def zeros(shape: tuple[int, ...], real: Real, like: Array) -> Array:
     """Return zeros as the same kind of array and on the same device as `like`."""
-    return np.zeros(shape, real) if isinstance(like, np.ndarray) else like.new_zeros(shape, dtype=_dtype(like, real))
+    return (
+        np.zeros(shape, real) if isinstance(like, np.ndarray) else like.new_zeros(shape, dtype=_array_dtype(like, real))
+    )
 
 
 def empty(shape: tuple[int, ...], real: Real, like: Array) -> Array:
-    return np.empty(shape, real) if isinstance(like, np.ndarray) else like.new_empty(shape, dtype=_dtype(like, real))
+    return (
+        np.empty(shape, real) if isinstance(like, np.ndarray) else like.new_empty(shape, dtype=_array_dtype(like, real))
+    )
 
 
 def asarray(numbers: NDArray[Any], like: Array) -> Array:
     """Convert a NumPy array to the kind of array, dtype and device of `like`."""
     if isinstance(like, np.ndarray):
         return numbers.astype(like.dtype, copy=False)
-    return _torch().from_numpy(np.require(numbers, real_of(like), ["C", "W"])).to(like.device)
+    return _import_torch().from_numpy(np.require(numbers, real_of(like), ["C", "W"])).to(like.device)
 
 
 def to_host(x: Array) -> NDArray[Any]:
@@ -73,7 +77,9 @@ def to_host(x: Array) -> NDArray[Any]:
 
 
 def concat(arrays: Sequence[Array], axis: int = 0) -> Array:
-    return np.concatenate(arrays, axis) if isinstance(arrays[0], np.ndarray) else _torch().cat(list(arrays), axis)
+    return (
+        np.concatenate(arrays, axis) if isinstance(arrays[0], np.ndarray) else _import_torch().cat(list(arrays), axis)
+    )
 
 
 def flip(x: Array) -> Array:
@@ -89,7 +95,7 @@ def gram(x: Array) -> Array:
     """Return x x^T, which NumPy computes in half the time of another product, but torch on the CPU does not."""
     if isinstance(x, np.ndarray):
         return x @ x.T
-    return x @ x.T if x.device.type != "cpu" else _torch().from_numpy(to_host(x) @ to_host(x).T)
+    return x @ x.T if x.device.type != "cpu" else _import_torch().from_numpy(to_host(x) @ to_host(x).T)
 
 
 def sign(x: Array) -> Array:
@@ -112,7 +118,7 @@ def kth_largest(x: Array, k: int) -> float:
 
 
 @contextmanager
-def refining(is_on: bool) -> Iterator[None]:
+def refine_in_float32(is_on: bool) -> Iterator[None]:
     """Within the block, compute this thread's large float64 eigendecompositions in float32 and refine in float64."""
     token = _refines.set(is_on)
     try:
@@ -124,14 +130,14 @@ def refining(is_on: bool) -> Iterator[None]:
 def eigh(symmetric: Array) -> tuple[NDArray[np.float64], Array]:
     """Return ascending eigenvalues as a float64 NumPy array, and eigenvectors as columns in the dtype of the matrix."""
     if _refines.get() and real_of(symmetric) == "float64" and len(symmetric) > SMALL:
-        refinement = _refine(symmetric)
+        refinement = _refined_eigh(symmetric)
         if refinement is not None:
             return refinement
-    values, vectors = _decomposed(symmetric, _eigh, "eigh")
+    values, vectors = _decompose(symmetric, _eigh, "eigh")
     return to_host(values).astype(np.float64, copy=False), vectors
 
 
-def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
+def _refined_eigh(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
     """Compute eigenvectors in float32 and refine them by float64 products (Ogita and Aishima 2018); None if that fails.
 
     A step squares the errors of the vectors, which at first are 1e-7 times the largest eigenvalue over the distance of
@@ -163,19 +169,19 @@ def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
 
 def qr(x: Array) -> Array:
     """Return an orthonormal basis of the columns of a matrix that has at least as many rows as columns."""
-    return _decomposed(x, np.linalg.qr, "qr")[0]
+    return _decompose(x, np.linalg.qr, "qr")[0]
 
 
 def inv(x: Array) -> Array:
-    return _decomposed(x, lambda each: (np.linalg.inv(each),), "inv_ex")[0]
+    return _decompose(x, lambda each: (np.linalg.inv(each),), "inv_ex")[0]
 
 
-def _decomposed(x: Array, of_numpy: Callable[[NDArray[Any]], Sequence[Any]], of_torch: str) -> Sequence[Array]:
+def _decompose(x: Array, of_numpy: Callable[[NDArray[Any]], Sequence[Any]], of_torch: str) -> Sequence[Array]:
     """Decompose with torch on CUDA, otherwise with NumPy's LAPACK, also for MPS, which lacks most decompositions."""
     if isinstance(x, np.ndarray):
         return of_numpy(x)
     if x.device.type == "cuda":
-        return tuple(getattr(_torch().linalg, of_torch)(x))
+        return tuple(getattr(_import_torch().linalg, of_torch)(x))
     return [asarray(np.asarray(each), x) for each in of_numpy(to_host(x))]
 
 
@@ -191,13 +197,13 @@ def _eigh(symmetric: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.linalg.eigh(symmetric)  # raises LinAlgError if it does not converge
 
 
-def _dtype(like: Array, real: Real) -> Any:
+def _array_dtype(like: Array, real: Real) -> Any:
     if real == "float64" and like.device.type == "mps":
         raise DoubleMissingError("MPS has no float64")
-    return getattr(_torch(), real)
+    return getattr(_import_torch(), real)
 
 
-def _torch() -> Any:
+def _import_torch() -> Any:
     import torch
 
     return torch

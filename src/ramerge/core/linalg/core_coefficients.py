@@ -59,7 +59,7 @@ def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) 
     """Return the coefficients that preserve the cores of task vectors: float64, shape (N,), from 0 to 1."""
     if len(taus) == 1:
         return np.ones(1)
-    overlap, target = _quadratic(taus, cores, power)
+    overlap, target = _quadratic_terms(taus, cores, power)
     return _bounded_minimum(overlap, target)
 
 
@@ -81,7 +81,7 @@ def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Itera
         yield metric, overlaps
 
 
-def _quadratic(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> tuple[Array, Array]:
+def _quadratic_terms(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> tuple[Array, Array]:
     """Return A of shape (N, N), and b of shape (N,)."""
     agents = range(len(taus))
     overlap, target = np.zeros((len(taus), len(taus))), np.zeros(len(taus))

@@ -74,20 +74,20 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
         filter: the filter that defines phi.
     """
     nonzero_taus = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
-    solver = _by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _by_rows
+    solver = _solve_by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _solve_by_rows
     return solver([tau for tau, _ in nonzero_taus], [factor for _, factor in nonzero_taus], filter)
 
 
-def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
+def _solve_by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """Solve with the curvature C formed as an (n, n) matrix."""
     real = _working_dtype(taus, filter)
-    for precision in _precisions(real, taus[0].shape[1]):
+    for precision in _candidate_precisions(real, taus[0].shape[1]):
         grams = [_unit_trace(spectral.gram(tau.T, precision)) for tau in taus]
         curvature = _sum([grams[0] + 0, *grams[1:]])
         narrow = arrays.astype(curvature, real)
         bound = upper_bound(narrow)
         if bound * filter.time <= _BRIEF or precision == "float64":
-            terms = _series(bound, filter, min(taus[0].shape), len(curvature), real)
+            terms = _chebyshev_series(bound, filter, min(taus[0].shape), len(curvature), real)
             spectrum = None if terms is not None else _leading_part(curvature, filter, spectral.noise(curvature.shape))
             if terms is not None or spectrum is not None:
                 break
@@ -96,12 +96,12 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
     if terms is not None:
         m, n = taus[0].shape
         if (len(terms) - 1) * m > (len(terms) - 2 + len(taus)) * n:  # fewer operations for operators than for the step
-            smooth = _polynomial(None, narrow, bound, terms)
+            smooth = _evaluate_polynomial(None, narrow, bound, terms)
             operators = [one @ smooth for one in excess]
             for operator, factor in zip(operators, start, strict=True):
                 _add_to_diagonal(operator, factor)
-            return _apply(taus, operators)
-        step = _polynomial(_apply(taus, excess, real=real), narrow, bound, terms)
+            return _apply_operators(taus, operators)
+        step = _evaluate_polynomial(_apply_operators(taus, excess, real=real), narrow, bound, terms)
         for tau, factor in zip(taus, start, strict=True):
             step += arrays.astype(tau, real) * factor
         return arrays.astype(step, real_of(taus[0]))
@@ -109,15 +109,15 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
     values, vectors = spectrum
     weighted_vectors = arrays.astype(spectral.scale_columns(vectors, filter.phi(values)), real)
     back = arrays.astype(vectors, real).T
-    return _apply(taus, [one @ weighted_vectors for one in excess], start, back)
+    return _apply_operators(taus, [one @ weighted_vectors for one in excess], start, back)
 
 
-def _precisions(real: Real, side: int) -> tuple[Real, ...]:
+def _candidate_precisions(real: Real, side: int) -> tuple[Real, ...]:
     """Return the dtypes to try in turn for Gram matrices and decompositions."""
     return ("float32", "float64") if real == "float32" and side > arrays.SMALL else ("float64",)
 
 
-def _apply(
+def _apply_operators(
     taus: Sequence[Array],
     operators: Sequence[Array],
     start: Sequence[float] = (),
@@ -151,13 +151,13 @@ def _add_to_diagonal(square: Array, number: float) -> None:
     square.reshape(-1)[:: len(square) + 1] += number
 
 
-def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
+def _solve_by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """Solve with A A^T formed as an (N m, N m) matrix."""
     real = _working_dtype(taus, filter)
     products, norms = _stacked_gram(taus, real)
     bound = upper_bound(products)
-    if (terms := _series(bound, filter, len(taus[0]), len(products), real)) is not None:
-        step = _polynomial(_excess(products, norms, start), products, bound, terms)
+    if (terms := _chebyshev_series(bound, filter, len(taus[0]), len(products), real)) is not None:
+        step = _evaluate_polynomial(_excess_over_start(products, norms, start), products, bound, terms)
     else:
         noise, spectrum = spectral.noise(tuple(taus[0].shape)), None
         if real == "float64" or (bound * filter.time <= _BRIEF and len(products) > arrays.SMALL):
@@ -168,7 +168,9 @@ def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
             spectrum = _leading_part(products, filter, noise)
         assert spectrum is not None
         values, vectors = spectrum
-        weighted_products = spectral.scale_columns(_excess(products, norms, start) @ vectors, filter.phi(values))
+        weighted_products = spectral.scale_columns(
+            _excess_over_start(products, norms, start) @ vectors, filter.phi(values)
+        )
         step = weighted_products @ vectors.T
         del vectors, weighted_products
     del products
@@ -209,7 +211,7 @@ def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]
     return products, norms
 
 
-def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
+def _excess_over_start(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
     """Return X. Parts that no two agents share contribute exactly nothing, because they are not added at all."""
     m = len(products) // len(norms)
     parts = _agent_slices(m, len(norms))
@@ -247,15 +249,15 @@ def _leading_part(symmetric: Array, filter: Filter, noise: float) -> tuple[Value
 # --- phi as a polynomial ---------------------------------------------------------------------------------------------
 
 
-def _series(bound: float, filter: Filter, rows: int, side: int, real: Real) -> NDArray[np.float64] | None:
+def _chebyshev_series(bound: float, filter: Filter, rows: int, side: int, real: Real) -> NDArray[np.float64] | None:
     """Return Chebyshev coefficients of phi on [0, bound]; None if a polynomial is not applicable or not faster."""
     if filter.choose is not None or math.isinf(filter.time):
         return None
-    terms = _terms(filter, bound, real)
-    return terms if _faster(len(terms), rows, side, real) else None
+    terms = _chebyshev_terms(filter, bound, real)
+    return terms if _is_polynomial_faster(len(terms), rows, side, real) else None
 
 
-def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
+def _chebyshev_terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
     """Return Chebyshev coefficients of phi on [0, bound], without small ones at the end.
 
     The error of the step is at most `bound` times the error of phi, in units of the task vectors.
@@ -267,13 +269,13 @@ def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
     return terms[: np.flatnonzero(np.abs(terms) > small).max(initial=0) + 1]
 
 
-def _faster(terms: int, rows: int, side: int, real: Real) -> bool:
+def _is_polynomial_faster(terms: int, rows: int, side: int, real: Real) -> bool:
     """Whether products of a matrix with `rows` rows are faster than an eigendecomposition, counting half in float32."""
     half = 0.5 if real == "float32" else 1.0
     return terms <= _MOST_TERMS[real] and half * 2 * (terms - 1) * rows < _DECOMPOSITION * side
 
 
-def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[np.float64]) -> Array:
+def _evaluate_polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[np.float64]) -> Array:
     """Return x sum_k terms[k] T_k(2 symmetric / bound - 1), by Chebyshev recurrence; overwrites `x` and `symmetric`.
 
     Without x, return the polynomial itself.

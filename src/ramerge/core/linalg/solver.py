@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.linalg import spectral
-from ramerge.core.linalg.arrays import Array, DoubleMissingError, refining, to_host
+from ramerge.core.linalg.arrays import Array, DoubleMissingError, refine_in_float32, to_host
 
 Solve = Callable[[list[Array]], Array]
 
@@ -78,7 +78,7 @@ class _Device:
             except DoubleMissingError:
                 pass
             except RuntimeError as error:
-                if self._is_full(error):
+                if self._is_out_of_memory(error):
                     self._too_large = min(self._too_large, size)
                 self._warn(str(error).strip() or "no reason given", notify)
         return to_host(function(list(taus)))
@@ -100,15 +100,15 @@ class _Device:
             )
 
     def _solve(self, function: Solve, taus: Sequence[NDArray[Any]], stream: Any) -> NDArray[Any]:
-        with self._torch.inference_mode(), self._torch.cuda.stream(stream), refining(self.refines):
+        with self._torch.inference_mode(), self._torch.cuda.stream(stream), refine_in_float32(self.refines):
             try:
                 return to_host(function([self._torch.from_numpy(tau).to(self._device) for tau in taus]))
             except RuntimeError as error:
-                if self._is_full(error):
+                if self._is_out_of_memory(error):
                     self._torch.cuda.empty_cache()
                 raise
 
-    def _is_full(self, error: RuntimeError) -> bool:
+    def _is_out_of_memory(self, error: RuntimeError) -> bool:
         return isinstance(error, self._torch.cuda.OutOfMemoryError) or "out of memory" in str(error).lower()
 
 
@@ -136,7 +136,7 @@ def is_sound(device: str) -> bool:
     for real, tolerance in _TOLERANCES.items():
         tau = rows.astype(real)
         try:
-            result = _device(device).solve(lambda taus: spectral.polar(taus[0]), [tau], _raise_refused)
+            result = _device(device).solve(lambda taus: spectral.polar(taus[0]), [tau], _raise_refused_error)
         except _RefusedError:
             return False
         if np.abs(result - spectral.polar(rows)).max() > tolerance:
@@ -148,5 +148,5 @@ class _RefusedError(Exception):
     pass
 
 
-def _raise_refused(text: str) -> None:
+def _raise_refused_error(text: str) -> None:
     raise _RefusedError(text)

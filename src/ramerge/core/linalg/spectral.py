@@ -250,10 +250,10 @@ def norm(x: Array) -> float:
 
 def side_by_side(triples: Sequence[Triples]) -> tuple[Array, Array]:
     """Concatenate the left singular vectors of all agents, and the right ones, each in the narrowest dtype."""
-    return _side_by_side([one.u for one in triples]), _side_by_side([one.v for one in triples])
+    return _concatenate_vectors([one.u for one in triples]), _concatenate_vectors([one.v for one in triples])
 
 
-def _side_by_side(vectors: Sequence[Array]) -> Array:
+def _concatenate_vectors(vectors: Sequence[Array]) -> Array:
     real: Real = "float32" if any(real_of(one) == "float32" for one in vectors) else "float64"
     return arrays.concat([arrays.astype(one, real) for one in vectors], 1)
 
@@ -263,10 +263,10 @@ def align(triples: Sequence[Triples]) -> Array:
     u, v = side_by_side(triples)
     if len(u) > len(v):
         return align([Triples(one.v, one.s, one.u) for one in triples]).T
-    return _times_polar(scale_columns(polar(u), np.concatenate([one.s for one in triples])), v)
+    return _multiply_by_polar(scale_columns(polar(u), np.concatenate([one.s for one in triples])), v)
 
 
-def _times_polar(x: Array, v: Array) -> Array:
+def _multiply_by_polar(x: Array, v: Array) -> Array:
     """Return x polar(v)^T without forming polar(v), which may be as large as the result."""
     if v.shape[1] <= len(v):
         return matmul(matmul(x, inverse_root(v.T).root), v.T)

@@ -65,7 +65,7 @@ def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
     would cost an eigendecomposition.
     """
     out, width = taus[0].shape
-    solver = _tall if width < len(taus) * out else _flat
+    solver = _solve_tall if width < len(taus) * out else _solve_flat
     with np.errstate(over="ignore", invalid="ignore"):  # the caller checks whether the result is finite
         norms = _norms(taus)
         alone = sum(norm != 0 for norm in norms) < 2  # then E is 0
@@ -91,7 +91,7 @@ def scratch_bytes(shape: tuple[int, int], agents: int) -> int:
     return 8 * max(norms, numbers) + (1 << 16)  # and small things
 
 
-def _blocks(length: int, step: int) -> Iterator[slice]:
+def _column_blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
@@ -100,7 +100,7 @@ def _rows_per_block(width: int) -> int:
 
 
 def _row_blocks(tau: Array) -> Iterator[slice]:
-    return _blocks(len(tau), _rows_per_block(tau.shape[1]))
+    return _column_blocks(len(tau), _rows_per_block(tau.shape[1]))
 
 
 def _norms(taus: Sequence[Array]) -> list[float]:
@@ -117,13 +117,13 @@ def _sum(taus: Sequence[Array]) -> Array:
 
 def _gram(tau: Array, norm: float) -> Any:
     gram: Any = 0
-    for rows in _blocks(len(tau), _LONG):
+    for rows in _column_blocks(len(tau), _LONG):
         block = wide(tau[rows]) / (norm or 1.0)
         gram += block.T @ block  # takes half the time, because BLAS knows that the product is symmetric
     return gram
 
 
-def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
+def _solve_tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """Compute `closed_form` with S of shape (in, in)."""
     excess = arrays.zeros(tuple(taus[0].shape), "float64", taus[0])
     curvature: Any = 0
@@ -137,38 +137,38 @@ def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Ar
     del curvature
     result = arrays.zeros(tuple(taus[0].shape), real_of(taus[0]), taus[0])
     for rows in _row_blocks(result):
-        step = _proximal(excess[rows], inverse, mu)
+        step = _proximal_step(excess[rows], inverse, mu)
         for tau in taus:
             step += tau[rows]
         result[rows] = step
     return result
 
 
-def _flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
+def _solve_flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """Compute `closed_form` with A A^T of shape (N out, N out)."""
     result = arrays.zeros(tuple(taus[0].shape), real_of(taus[0]), taus[0])
     out, width = result.shape
     products: Any = 0  # A A^T
-    for columns in _blocks(width, _LONG):
-        stack = _stack(taus, norms, columns)
+    for columns in _column_blocks(width, _LONG):
+        stack = _stack_columns(taus, norms, columns)
         products += stack @ stack.T
         del stack
     excess = _interference(products, norms, out)
     inverse, mu = _inverse(products, proximity)
     del products
-    excess = _proximal(excess, inverse, mu)
+    excess = _proximal_step(excess, inverse, mu)
     del inverse
-    for columns in _blocks(width, _LONG):
-        step = excess @ _stack(taus, norms, columns)
+    for columns in _column_blocks(width, _LONG):
+        step = excess @ _stack_columns(taus, norms, columns)
         for tau in taus:
             step += tau[:, columns]
         result[:, columns] = step
     return result
 
 
-def _stack(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Array:
+def _stack_columns(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Array:
     stack = arrays.concat([wide(tau[:, columns]) for tau in taus])
-    for rows, norm in zip(_blocks(len(stack), len(taus[0])), norms, strict=True):
+    for rows, norm in zip(_column_blocks(len(stack), len(taus[0])), norms, strict=True):
         stack[rows] /= norm or 1.0
     return stack
 
@@ -176,8 +176,8 @@ def _stack(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Arr
 def _interference(products: Array, norms: Sequence[float], out: int) -> Array:
     """Return D of shape (out, N out) from A A^T: (tau_t - tau_0) A_t^T = - sum over s != t of ||tau_s|| A_s A_t^T."""
     excess = 0 * products[:out]
-    for t, columns in enumerate(_blocks(len(products), out)):
-        for s, rows in enumerate(_blocks(len(products), out)):
+    for t, columns in enumerate(_column_blocks(len(products), out)):
+        for s, rows in enumerate(_column_blocks(len(products), out)):
             if s != t:
                 excess[:, columns] -= products[rows, columns] * norms[s]
     return excess
@@ -195,7 +195,7 @@ def _inverse(matrix: Array, proximity: float) -> tuple[Array, float]:
     return inverse, mu
 
 
-def _proximal(excess: Array, inverse: Array, mu: float) -> Array:
+def _proximal_step(excess: Array, inverse: Array, mu: float) -> Array:
     first = excess @ inverse
     first *= mu
     first += excess

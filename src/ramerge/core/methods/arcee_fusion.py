@@ -52,13 +52,13 @@ def _weighted_changes(base: Numbers, agent: Numbers) -> NDArray[np.float32]:
     for first in range(0, len(base), step):
         rows = slice(first, first + step)
         with np.errstate(all="ignore"):
-            p, q = _chances(agent[rows]), _chances(base[rows])
+            p, q = _softmax_rows(agent[rows]), _softmax_rows(base[rows])
             divergence = np.maximum(np.sum(p * np.log(p / q), axis=-1, keepdims=True), 0)
             changes[rows] = np.abs(agent[rows] - base[rows]) * divergence
     return changes
 
 
-def _chances(rows: Numbers) -> NDArray[np.float64]:
+def _softmax_rows(rows: Numbers) -> NDArray[np.float64]:
     """Softmax of each row plus 1e-8; float64, because the divergence of close rows is far below float32's accuracy."""
     wide = rows.astype(np.float64)
     powers = np.exp(wide - wide.max(axis=-1, keepdims=True))

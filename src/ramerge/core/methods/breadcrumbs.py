@@ -72,13 +72,13 @@ class KeptMagnitudes(Sums[Floats]):
     kinds = 2
 
     def summands(self, required: Any) -> list[Summand]:
-        return [Summand(_magnitude), Summand(_kept_magnitude, _bounds(required))]
+        return [Summand(_magnitude), Summand(_kept_magnitude, _magnitude_bounds(required))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
         return self.read(total).reshape(2, -1)
 
 
-def _bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
+def _magnitude_bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
     """Each agent's smallest kept magnitude, and each agent's largest."""
     return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
@@ -115,7 +115,7 @@ class _BreadcrumbsMethod(CountedMethod[BreadcrumbsParameters]):
     def by_agent(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Each, ...]:
         """Each agent's weight, factor, smallest kept magnitude and largest kept magnitude."""
         values = [results[statistic] for statistic in self.statistics(parameters, agents)]
-        low, high = _bounds(values[0]) if values else ((0.0,) * len(agents), (math.inf,) * len(agents))
+        low, high = _magnitude_bounds(values[0]) if values else ((0.0,) * len(agents), (math.inf,) * len(agents))
         factors = ratios(*values[1]) if parameters.rescale and values else (1.0,) * len(agents)
         return for_each(parameters.weights, agents), factors, low, high
 

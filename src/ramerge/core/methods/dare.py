@@ -52,7 +52,7 @@ class DareTiesParameters(DroppingParameters, TiesParameters):
 DroppingP = TypeVar("DroppingP", bound=DroppingParameters)
 
 
-class _Dropping(ElementMethod[DroppingP]):
+class _DroppingMethod(ElementMethod[DroppingP]):
     """A method that drops elements of task vectors at random."""
 
     family = "sparse"
@@ -69,7 +69,7 @@ class _Dropping(ElementMethod[DroppingP]):
 _DIFFERENCE = "`dare_{}` drops other elements in each run, and rescales each tensor to its l1 norm, not by 1 / (1 - p)"
 
 
-class Dare(_Dropping[DareParameters]):
+class Dare(_DroppingMethod[DareParameters]):
     name = "dare"
     title = "DARE with Task Arithmetic"
     formula = "drop elements of tau_t with probability p, others times 1 / (1 - p); then scale * sum_t w_t tau_t"
@@ -81,10 +81,10 @@ class Dare(_Dropping[DareParameters]):
         return task_arithmetic.numbers(parameters, agents, results)
 
 
-class DareTies(_Dropping[DareTiesParameters], TrimmedElection[DareTiesParameters]):
+class DareTies(_DroppingMethod[DareTiesParameters], TrimmedElection[DareTiesParameters]):
     name = "dare_ties"
     title = "DARE with TIES"
-    source: str = f"{_Dropping.source}; arXiv 2306.01708"
+    source: str = f"{_DroppingMethod.source}; arXiv 2306.01708"
     formula = "drop elements of tau_t with probability p, others times 1 / (1 - p); then TIES"
     differs = f"{_DIFFERENCE.format('ties')}; it does not trim, as `density: 1` here, and its own density is 1 - p"
     parameters = DareTiesParameters

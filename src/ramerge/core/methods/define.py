@@ -191,7 +191,11 @@ class FormulaMethod(ElementMethod[Any]):
         positional_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
         self.element: Element = FunctionType(positional_code, function.__globals__, function.__name__)
         self.element.__qualname__ = f"{function.__qualname__}.element"  # where pickle finds it
-        self._keywords, self._formula_parameters, self._derivation = _keywords(function), formula_parameters, derived
+        self._keywords, self._formula_parameters, self._derivation = (
+            _element_keywords(function),
+            formula_parameters,
+            derived,
+        )
         for name, value in attributes.items():
             if name not in Method.__annotations__:
                 raise TypeError(f"{function.__qualname__}: methods have no attribute {name!r}")
@@ -203,7 +207,7 @@ class FormulaMethod(ElementMethod[Any]):
         return tuple(values[keyword] for keyword in self._keywords)
 
 
-def _keywords(function: Element) -> tuple[str, ...]:
+def _element_keywords(function: Element) -> tuple[str, ...]:
     parameters = inspect.signature(function).parameters.values()
     return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
 
@@ -211,7 +215,7 @@ def _keywords(function: Element) -> tuple[str, ...]:
 def _parameters_of(function: Element) -> list[_FormulaParameter]:
     hints, signature = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
     result = []
-    for name in _keywords(function):
+    for name in _element_keywords(function):
         hint, default = hints.get(name), signature[name].default
         if default is inspect.Parameter.empty:
             continue

@@ -113,8 +113,8 @@ class Dropping:
             return tau
         if self.densities[t] <= 0:
             return np.where(np.isfinite(tau), tau.dtype.type(0), tau)
-        chances = _probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
-        order = _ascending(tau)
+        chances = _keep_probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
+        order = _ascending_columns(tau)
         draws = words(key(self.seed, self.agents[t], piece.tensor), start, tau.size)
         stays = draws.reshape(tau.shape) >= _move_to_columns(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
         rescaled_tau = tau * _move_to_columns((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
@@ -122,7 +122,7 @@ class Dropping:
         return np.where(stays | ~np.isfinite(tau), rescaled_tau, tau.dtype.type(0))
 
 
-def _probabilities(n: int, density: float, epsilon: float) -> Floats:
+def _keep_probabilities(n: int, density: float, epsilon: float) -> Floats:
     """The probability that an entry is kept, for each rank in a row of n, from the smallest entry to the largest."""
     if n == 1:
         return np.full(1, density)
@@ -130,7 +130,7 @@ def _probabilities(n: int, density: float, epsilon: float) -> Floats:
     return probabilities
 
 
-def _ascending(rows: Numbers) -> NDArray[np.intp]:
+def _ascending_columns(rows: Numbers) -> NDArray[np.intp]:
     """The columns of each row's entries, sorted from the smallest magnitude to the largest; ties in column order."""
     if rows.dtype != np.float32:
         return np.asarray(np.argsort(np.abs(rows), axis=-1, kind="stable"), np.intp)
@@ -185,12 +185,12 @@ class PreparedDella:
     parameters: DellaLinearParameters
 
 
-def _dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
+def _prepare_dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
     densities, epsilons = for_each(parameters.density, agents), for_each(parameters.epsilon, agents)
     return Dropping(parameters.seed, agents, densities, epsilons, parameters.rescale == "probability")
 
 
-def _sum(b: Numbers, survivors: Sequence[Numbers], prepared: PreparedDella) -> Numbers:
+def _sum_survivors(b: Numbers, survivors: Sequence[Numbers], prepared: PreparedDella) -> Numbers:
     real, parameters = b.dtype.type, prepared.parameters
     pairs = zip(prepared.weights, prepared.factors, survivors, strict=True)
     terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
@@ -224,19 +224,21 @@ class _RowDropping(RowMethod[DellaP, PreparedDella]):
         """The sums of magnitudes, if they are restored."""
         if parameters.rescale != "l1":
             return ()
-        return (RowMagnitudes("tensor", dropping=_dropping(parameters, agents)),)
+        return (RowMagnitudes("tensor", dropping=_prepare_dropping(parameters, agents)),)
 
     def prepare(self, parameters: DellaP, agents: Agents, results: Results) -> PreparedDella:
         factors = (1.0,) * len(agents)
         for statistic in self.statistics(parameters, agents):
             factors = ratios(*results[statistic])
-        return PreparedDella(_dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters)
+        return PreparedDella(
+            _prepare_dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters
+        )
 
     def rows(self, piece: Piece, prepared: PreparedDella, base: Numbers, *agents: Numbers) -> Numbers:
         result = np.empty_like(base)
         for rows, b, _, survivors in prepared.dropping.groups(piece):
             with np.errstate(all="ignore"):
-                result[rows] = _sum(b, survivors, prepared)
+                result[rows] = _sum_survivors(b, survivors, prepared)
         return result
 
 

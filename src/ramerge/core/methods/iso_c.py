@@ -17,10 +17,10 @@ from ramerge.core.methods.base import WeightedParameters
 from ramerge.core.methods.matrices import ScaledP, Shape, SpectralMethod
 
 
-def _isotropic(delta: Array) -> Array:
+def _equalize_singular_values(delta: Array) -> Array:
     """Replace all singular values of a matrix by their mean."""
     if len(delta) > delta.shape[1]:
-        return _isotropic(delta.T).T
+        return _equalize_singular_values(delta.T).T
     values, vectors = spectral.spectrum(spectral.gram(delta))
     rank = spectral.rank(values, spectral.noise(delta.shape))
     u, sigma = vectors[:, :rank], np.sqrt(values[:rank])
@@ -45,7 +45,7 @@ class IsoC(Isotropic[WeightedParameters]):
     parameters = WeightedParameters
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
-        return _isotropic(spectral.total(taus))
+        return _equalize_singular_values(spectral.total(taus))
 
     def workspace_floats(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)

@@ -34,7 +34,7 @@ def _own_directions(r: int, agents: int, fraction: float) -> int:
     return min(round((r - int(r * fraction)) / agents), r // agents)
 
 
-def _leading_outside(tau: Array, common: Array, k: int) -> Triples:
+def _leading_directions_outside(tau: Array, common: Array, k: int) -> Triples:
     tau, common = wide(tau), wide(common)
     left = tau - common @ (common.T @ tau)
     return spectral.leading(left, lambda _squares: k, least=spectral.squares(tau))
@@ -54,7 +54,7 @@ class IsoCts(Isotropic[IsoCtsParameters]):
         r = min(taus[0].shape)
         own = _own_directions(r, len(taus), parameters.common_space_fraction)
         common = spectral.leading(spectral.total(taus), lambda _squares: r - own * len(taus))
-        parts = [*[_leading_outside(tau, common.u, own) for tau in taus if own], common]
+        parts = [*[_leading_directions_outside(tau, common.u, own) for tau in taus if own], common]
         sigma = sum(float(one.s.sum()) for one in parts) / r
         return spectral.align([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in parts])
 

@@ -37,25 +37,25 @@ def _coefficients(products: Floats, max_iter: int, tol: float) -> Floats:
 def _karcher_place(cosines: Floats, max_iter: int, tol: float) -> Floats:
     n = len(cosines)
     place = np.full(n, 1 / n)
-    length = _length(place, cosines)
+    length = _vector_length(place, cosines)
     place = place / length if length >= tol else np.eye(n)[0]
     for _ in range(max_iter):
         step = np.zeros(n)
         for t, cosine in enumerate(np.clip(cosines @ place, -1, 1)):
             direction = np.eye(n)[t] - cosine * place
-            sine, apart = _length(direction, cosines), _length(np.eye(n)[t] - place, cosines)
+            sine, apart = _vector_length(direction, cosines), _vector_length(np.eye(n)[t] - place, cosines)
             distance = 2 * math.asin(min(apart / 2, 1))
             if distance >= tol and sine > 0:
                 step += direction * (distance / sine) / n
-        size = _length(step, cosines)
+        size = _vector_length(step, cosines)
         if size < tol:
             break
         place = math.cos(size) * place + math.sin(size) * step / size
-        place = place / _length(place, cosines)
+        place = place / _vector_length(place, cosines)
     return place
 
 
-def _length(coordinates: Floats, cosines: Floats) -> float:
+def _vector_length(coordinates: Floats, cosines: Floats) -> float:
     return math.sqrt(max(float(coordinates @ cosines @ coordinates), 0.0))
 
 

@@ -39,7 +39,7 @@ def _shared_basis(taus: Sequence[Array]) -> Array:
     return stack @ spectral.scale_columns(vectors[:, :rank], 1 / np.sqrt(values[:rank]))
 
 
-def _trim(coordinates: Array, density: float) -> Array:
+def _trim_coordinates(coordinates: Array, density: float) -> Array:
     """Set the smallest coordinates to 0; those that equal the smallest kept magnitude are kept."""
     count = math.prod(coordinates.shape)
     if density >= 1 or not count:
@@ -75,7 +75,7 @@ class Knots(SpectralMethod[KnotsParameters]):
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
         basis = _shared_basis(taus)
-        return basis @ elect([_trim(basis.T @ wide(tau), parameters.density) for tau in taus])
+        return basis @ elect([_trim_coordinates(basis.T @ wide(tau), parameters.density) for tau in taus])
 
     def workspace_floats(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:
         out, width = shape

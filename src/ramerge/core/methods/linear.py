@@ -14,12 +14,12 @@ from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
 from ramerge.core.methods.formula import Formula, merge_many
 
 
-def _is_a_mean(parameters: Any) -> None:
+def _check_weight_sum(parameters: Any) -> None:
     if parameters.normalize and abs(total_weight(parameters.weights)) < 1e-8:
         raise ValueError("weights sum to 0, so there is no mean; to combine differences use task_arithmetic")
 
 
-def _divisor(parameters: Any, agents: Agents) -> dict[str, float]:
+def _weight_divisor(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": sum(for_each(parameters.weights, agents)) if parameters.normalize else 1.0}
 
 
@@ -49,8 +49,8 @@ class _Linear(FormulaMethod):
     source="Model Soups, arXiv 2203.05482",
     formula="sum_t w_t a_t / sum_t w_t, of the agents themselves; needs no base",
     differs="there is no difference",
-    derived=_divisor,
-    check=_is_a_mean,
+    derived=_weight_divisor,
+    check=_check_weight_sum,
     needs_base=False,
     kind=_Linear,
     limit=MANY,

@@ -43,10 +43,10 @@ class MeanMethod(Method[P, Formula]):
 
 def one_of(index: int, means: int) -> Formula:
     """The formula that returns the mean with this index, if the inputs are several means."""
-    return Formula(_marked_value, (tuple(float(t == index) for t in range(means)),), Inputs(means, base=False))
+    return Formula(_last_marked_value, (tuple(float(t == index) for t in range(means)),), Inputs(means, base=False))
 
 
-def _marked_value(_b: float, values: Each, marks: Each) -> float:
+def _last_marked_value(_b: float, values: Each, marks: Each) -> float:
     result = values[0]
     for t in range(len(values)):
         result = values[t] if marks[t] > ZERO else result

@@ -36,17 +36,17 @@ class Relative(BaseModel):
 Epsilon: TypeAlias = float | Relative
 
 
-def _epsilon(value: object) -> Epsilon:
+def _parse_epsilon(value: object) -> Epsilon:
     if isinstance(value, Relative):
         return value
     if isinstance(value, Mapping):
         if set(value) != {"relative"}:
             raise ValueError(f"must be a number, or {{relative: x}}, not {dict(value)!r}")
-        return Relative(relative=_number(value["relative"], "relative: must be a number"))
-    return _number(value, "must be a number, or {relative: x}")
+        return Relative(relative=_parse_number(value["relative"], "relative: must be a number"))
+    return _parse_number(value, "must be a number, or {relative: x}")
 
 
-def _number(value: object, kind: str) -> float:
+def _parse_number(value: object, kind: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{kind}, not {value!r}")
     if not 0 <= value < math.inf:
@@ -56,7 +56,7 @@ def _number(value: object, kind: str) -> float:
 
 EPSILON: TypeAlias = Annotated[
     SerializeAsAny[Epsilon],
-    PlainValidator(_epsilon),
+    PlainValidator(_parse_epsilon),
     WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"}),
 ]
 

@@ -32,7 +32,7 @@ def _gram_of(x: Array) -> Array:
     return x.T @ x
 
 
-def _holding(squares: Array, energy: float) -> int:
+def _leading_count(squares: Array, energy: float) -> int:
     """The least number of leading singular values that hold the share `energy` of the sum of squares."""
     total = squares.sum()
     return int(np.count_nonzero(np.cumsum(squares) < energy * total)) + 1 if total > 0 else 0
@@ -55,7 +55,8 @@ class Psa(SpectralMethod[PsaParameters]):
         if taus[0].shape[0] > taus[0].shape[1]:
             return self.solve(tensor, [tau.T for tau in taus], parameters).T
         truncations = [
-            spectral.leading(tau, lambda squares: _holding(squares, parameters.energy), exact=False) for tau in taus
+            spectral.leading(tau, lambda squares: _leading_count(squares, parameters.energy), exact=False)
+            for tau in taus
         ]
         lefts, rights = spectral.side_by_side(truncations)
         lefts = spectral.polar(lefts)

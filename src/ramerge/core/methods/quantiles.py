@@ -53,7 +53,7 @@ class Values(ABC):
 
 
 @dataclass(frozen=True)
-class _Bin:
+class _RankBin:
     """Where a value is: the `rank`-th largest in the bin `index` of the first read, below `above` values in others."""
 
     index: int
@@ -80,7 +80,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class _CoarseRanks(Statistic["tuple[tuple[tuple[_Bin, ...], ...], Any]"]):
+class _CoarseRanks(Statistic["tuple[tuple[tuple[_RankBin, ...], ...], Any]"]):
     values: Values = field(kw_only=True)
 
     def blank(self, agents: int) -> Counts:
@@ -91,14 +91,14 @@ class _CoarseRanks(Statistic["tuple[tuple[tuple[_Bin, ...], ...], Any]"]):
 
     def finish(
         self, total: NDArray[np.int64], elements: int, required: Any
-    ) -> tuple[tuple[tuple[_Bin, ...], ...], Any]:
+    ) -> tuple[tuple[tuple[_RankBin, ...], ...], Any]:
         if not self.values.infinite:
             total = total.copy()
             total[:, _INFINITE_BIN] = 0
         rows = []
         for row, counts in enumerate(total):
             value_count = min(int(counts.sum()), elements)  # the padding of the last word is counted, too
-            rows.append(tuple(_find(counts, rank) for rank in self.values.ranks(row, value_count)))
+            rows.append(tuple(_find_bin(counts, rank) for rank in self.values.ranks(row, value_count)))
         return tuple(rows), required
 
 
@@ -132,18 +132,18 @@ def rank_statistic(values: Values, scope: str = "tensor", after: Statistic | Non
     return RankStatistic(scope, _CoarseRanks(scope, after, values=values))
 
 
-def _find(row: NDArray[np.int64], rank: int) -> _Bin:
+def _find_bin(row: NDArray[np.int64], rank: int) -> _RankBin:
     """The bin of the `rank`-th largest value; the bin of infinity for 0, the lowest bin if there are fewer values."""
     if not rank:
-        return _Bin(_INFINITE_BIN, 0, 0)
+        return _RankBin(_INFINITE_BIN, 0, 0)
     from_top = np.cumsum(row[::-1])
     bins_above = min(int(np.searchsorted(from_top, rank)), row.size - 1)
     above = int(from_top[bins_above - 1]) if bins_above else 0
-    return _Bin(row.size - 1 - bins_above, rank - above, above)
+    return _RankBin(row.size - 1 - bins_above, rank - above, above)
 
 
-def _refined_rank(upper: _Bin, counts: NDArray[np.int64], elements: int) -> Rank:
-    lower = _find(counts, upper.rank).index if upper.rank else 0
+def _refined_rank(upper: _RankBin, counts: NDArray[np.int64], elements: int) -> Rank:
+    lower = _find_bin(counts, upper.rank).index if upper.rank else 0
     bits = upper.index << 16 | lower
     survivors = upper.above + int(counts[lower if bits else 1 :].sum()) if upper.rank else 0
     return Rank(float(np.uint32(bits).view(np.float32)), upper.above + upper.rank, survivors, elements)

@@ -30,7 +30,7 @@ def unknown_method(name: str) -> str:
     if name in _COMMANDS:
         return f"unknown method {quoted(name)}; it is a strategy of another command: {_COMMANDS[name]}"
     titles = {
-        _normalized_name(title): key for key, method in METHODS.usable().items() for title in _heads(method.title)
+        _normalized_name(title): key for key, method in METHODS.usable().items() for title in _title_parts(method.title)
     }
     match = titles.get(_normalized_name(name))
     if match is None and nearest(name, METHODS, cutoff=_ALIKE) is None:
@@ -44,7 +44,7 @@ _COMMANDS = {"greedy": "ramerge soup RUN OUT --strategy greedy --score FILE.py:F
 _ALIKE = 0.85
 
 
-def _heads(title: str) -> list[str]:
+def _title_parts(title: str) -> list[str]:
     """A title, and its parts before a colon or an opening bracket."""
     return [title, *(title.partition(sign)[0] for sign in ":(" if sign in title)]
 
@@ -79,7 +79,7 @@ def describe(method: Method) -> dict[str, Any]:
         "parameters": {
             name: {
                 "default": field["default"],
-                "range": _range(field),
+                "range": _allowed_range(field),
                 "description": field["description"],
                 "only": dict(conditions(method.parameters, name)),
             }
@@ -89,7 +89,7 @@ def describe(method: Method) -> dict[str, Any]:
     }
 
 
-def _range(field: Mapping[str, Any]) -> str:
+def _allowed_range(field: Mapping[str, Any]) -> str:
     if "range" in field:
         return str(field["range"])
     if "enum" in field:

@@ -61,7 +61,7 @@ class RegMeanParameters(Parameters):
     )
 
     @property
-    def other(self) -> OtherResult:
+    def other_result(self) -> OtherResult:
         """The merge that is the prior."""
         return OtherResult(self.towards, self.prior)
 
@@ -86,14 +86,16 @@ class Operator:
         return total
 
 
-def _few(rows: int, layer: Layer, parameters: RegMeanParameters) -> bool:
+def _is_factoring_smaller(rows: int, layer: Layer, parameters: RegMeanParameters) -> bool:
     """Whether to use two factors, because they are smaller than their product; shrinking needs the product."""
     return parameters.shrink == 1 and 2 * rows < layer.width
 
 
-def _maps(rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanParameters) -> Iterator[tuple[Array, ...]]:
+def _gram_factors(
+    rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanParameters
+) -> Iterator[tuple[Array, ...]]:
     """Yield the factors of G_t A for each agent, in float64."""
-    few = [_few(len(x), layer, parameters) for x in rows]
+    few = [_is_factoring_smaller(len(x), layer, parameters) for x in rows]
     together = np.concatenate(rows)
     if all(few) and len(together) < layer.width:  # X_t A = (X X' + mu I)^-1_t X
         gram = together @ together.T
@@ -101,7 +103,7 @@ def _maps(rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanPar
         ends = np.cumsum([len(x) for x in rows])
         for x, end in zip(rows, ends, strict=True):
             part = slice(end - len(x), end)
-            lower = _lower(gram[part, part])
+            lower = _lower_factor(gram[part, part])
             yield (np.linalg.inv(lower) @ x).T, lower.T @ inverse[part] @ together
         return
     moments = [
@@ -113,13 +115,13 @@ def _maps(rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanPar
     inverse = np.linalg.inv(total)
     for x, moment in zip(rows, moments, strict=True):
         if moment is None:
-            lower = _lower(x @ x.T)
+            lower = _lower_factor(x @ x.T)
             yield (np.linalg.inv(lower) @ x).T, lower.T @ x @ inverse
         else:
             yield (moment @ inverse,)
 
 
-def _lower(gram: Array) -> Array:
+def _lower_factor(gram: Array) -> Array:
     """A lower triangular L with L L' close to X X': then L^-1 X and L' X A have no large elements and fit into float32.
 
     (L^-1 X)' (L' X A) = X' X A for any invertible L, so a ridge that keeps L far from singular does no harm.
@@ -153,7 +155,7 @@ class RegMean(Method[RegMeanParameters, Start]):
     side: SideInput | None = INPUTS
 
     def statistics(self, parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
-        return parameters.other.statistics(agents)
+        return parameters.other_result.statistics(agents)
 
     def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
         """Compute the operator from the recorded inputs of a weight; None if all inputs are 0."""
@@ -164,12 +166,12 @@ class RegMean(Method[RegMeanParameters, Start]):
         share = sum(float(each.weights.sum()) for each in records) / len(records)
         mu = max(parameters.ridge, _LEAST) * power / share / layer.width
         real = np.float32 if layer.itemsize == 4 else np.float64
-        factors = _maps(weighted_inputs, mu, layer, parameters)
+        factors = _gram_factors(weighted_inputs, mu, layer, parameters)
         maps = [tuple(each.astype(real) for each in product) for product in factors]
         return Operator(maps, layer.transposed)
 
     def prepare(self, parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
-        return parameters.other.start(parameters.share, agents, results)
+        return parameters.other_result.start(parameters.share, agents, results)
 
     def merge(self, piece: Piece, prepared: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
         operator: Operator | None = piece.operator
@@ -195,7 +197,7 @@ class RegMean(Method[RegMeanParameters, Start]):
 
     def unit(self, layer: Layer, parameters: RegMeanParameters) -> int:
         """Whole groups of rows if inputs were recorded; at least 2, because 1 means an element-wise merge."""
-        prior = parameters.other.unit(parameters.share, layer)
+        prior = parameters.other_result.unit(parameters.share, layer)
         if not layer.rows:
             return prior
         rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
@@ -204,17 +206,17 @@ class RegMean(Method[RegMeanParameters, Start]):
 
     def scratch(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
         """Bytes for an operator, its factors, and a group of rows."""
-        prior = parameters.other.scratch(layer, agents)
+        prior = parameters.other_result.scratch(layer, agents)
         if not layer.rows:
             return prior
         n, d = sum(layer.rows), layer.width
-        few = all(_few(rows, layer, parameters) for rows in layer.rows)
+        few = all(_is_factoring_smaller(rows, layer, parameters) for rows in layer.rows)
         operator_numbers = 5 * n * d + (4 * n * n if few and n < d else 3 * d * d if few else (2 * agents + 3) * d * d)
         result = math.prod(layer.shape) if layer.transposed else 0
         return 8 * (operator_numbers + result + _GROUP * ((agents + 4) * d + n)) + WIDENING_BYTES + prior
 
     def solves(self, layer: Layer, parameters: RegMeanParameters) -> bool:
-        return parameters.other.solves(layer)
+        return parameters.other_result.solves(layer)
 
 
 REGMEAN = RegMean()

@@ -47,7 +47,7 @@ class ResmergeParameters(ScaledParameters):
 
 
 @dataclass(frozen=True)
-class _Split:
+class _SplitTau:
     """Head and residual of a task vector, float64, and their norms; a residual of mere rounding errors has norm 0."""
 
     head: Array
@@ -56,15 +56,15 @@ class _Split:
     residual_norm: float
 
 
-def _split(tau: Array, k: int) -> _Split:
+def _split_tau(tau: Array, k: int) -> _SplitTau:
     triples = spectral.leading(tau, lambda _squares: k)
     head = spectral.scale_columns(wide(triples.u), triples.s) @ wide(triples.v).T
     residual = wide(tau) - head
     norms = [spectral.norm(x) for x in (head, residual)]
-    return _Split(head, residual, norms[0], norms[1] if norms[1] > _EQUAL * norms[0] else 0.0)
+    return _SplitTau(head, residual, norms[0], norms[1] if norms[1] > _EQUAL * norms[0] else 0.0)
 
 
-def _residual(parts: Sequence[_Split], parameters: ResmergeParameters, in_family: bool) -> Array:
+def _merged_residual(parts: Sequence[_SplitTau], parameters: ResmergeParameters, in_family: bool) -> Array:
     mean = spectral.total(one.residual for one in parts) / len(parts)
     units = [one for one in parts if one.residual_norm]
     if not units:
@@ -86,7 +86,7 @@ def _residual(parts: Sequence[_Split], parameters: ResmergeParameters, in_family
     return direction
 
 
-def _agreement(heads: Sequence[_Split]) -> float:
+def _head_agreement(heads: Sequence[_SplitTau]) -> float:
     if len(heads) < 2:
         return float(len(heads))
     cosines = [
@@ -108,12 +108,12 @@ class Resmerge(SpectralMethod[ResmergeParameters]):
     parameters = ResmergeParameters
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: ResmergeParameters) -> Array:
-        parts = [_split(tau, parameters.rank_topk) for tau in taus]
-        residual = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
+        parts = [_split_tau(tau, parameters.rank_topk) for tau in taus]
+        residual = _merged_residual(parts, parameters, bool(_FAMILIES.search(tensor)))
         heads = [one for one in parts if one.head_norm]
         head = spectral.total(one.head for one in parts)
         size = spectral.norm(head)
-        agreement = _agreement(heads)
+        agreement = _head_agreement(heads)
         if size > _EQUAL * max(one.head_norm for one in parts) and agreement:
             head *= parameters.head_ratio_budget * agreement * spectral.norm(residual) / size
             residual += head

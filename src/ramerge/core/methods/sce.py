@@ -93,7 +93,7 @@ def _selected_square(own: int, taus: Each, least: float) -> float:
     return taus[own] if _variance(taus) >= least else ZERO
 
 
-def _sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
+def _square_means(parameters: SceParameters, agents: Agents) -> SquareMeans:
     before = None
     if parameters.select_topk < 1:
         before = rank_statistic(Variances(len(agents), parameters.select_topk))
@@ -113,10 +113,10 @@ class Sce(CountedMethod[SceParameters]):
     parameters = SceParameters
 
     def statistics(self, parameters: SceParameters, agents: Agents) -> tuple[SquareMeans]:
-        return (_sizes(parameters, agents),)
+        return (_square_means(parameters, agents),)
 
     def numbers(self, parameters: SceParameters, agents: Agents, results: Results) -> tuple[Argument, ...]:
-        squares, least = results[_sizes(parameters, agents)]
+        squares, least = results[_square_means(parameters, agents)]
         total = squares.sum()
         weights = squares / total if total != 0 else np.full(len(agents), 1 / len(agents))
         return tuple(weights.tolist()), least

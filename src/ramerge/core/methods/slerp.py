@@ -42,7 +42,7 @@ class NuslerpParameters(Parameters):
         return self
 
 
-def _arc(products: Floats, t: float, parallel: Callable[[Floats], NDArray[np.bool_]]) -> Floats:
+def _arc_coefficients(products: Floats, t: float, parallel: Callable[[Floats], NDArray[np.bool_]]) -> Floats:
     """The coefficients of two vectors at the fraction `t` of the arc; of the chord if `parallel(cosine)` is true."""
     cosine = gram.cosines(products)[..., 0, 1]
     theta = np.arccos(cosine)
@@ -66,7 +66,7 @@ class Slerp(CombinationMethod[SlerpParameters]):
     needs_base = False
 
     def coefficients(self, parameters: SlerpParameters, agents: Agents, gram: Floats) -> Floats:
-        return _arc(gram, parameters.t, lambda cosine: np.abs(cosine) > _PARALLEL)
+        return _arc_coefficients(gram, parameters.t, lambda cosine: np.abs(cosine) > _PARALLEL)
 
 
 class Nuslerp(CombinationByPart[NuslerpParameters]):
@@ -91,7 +91,7 @@ class Nuslerp(CombinationByPart[NuslerpParameters]):
     def coefficients(self, parameters: NuslerpParameters, agents: Agents, gram: Floats) -> Floats:
         weights = for_each(parameters.weights, agents)
         t = 0.5 if abs(sum(weights)) < _NO_WEIGHT else weights[1] / sum(weights)
-        return _arc(gram, t, lambda cosine: np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL)
+        return _arc_coefficients(gram, t, lambda cosine: np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL)
 
 
 SLERP = Slerp()

@@ -39,12 +39,12 @@ class SvcParameters(ScaledParameters):
     )
 
     @property
-    def other(self) -> OtherResult:
+    def other_result(self) -> OtherResult:
         """The merge whose result is calibrated."""
         return OtherResult(self.start, self.start_parameters)
 
 
-def _calibrated(merged_tau: Array, taus: Sequence[Array], alpha: float) -> Array:
+def _calibrate_directions(merged_tau: Array, taus: Sequence[Array], alpha: float) -> Array:
     """Scale the directions of a merged task vector down if several agents have contributed to them."""
     triples = spectral.leading(merged_tau, lambda squares: len(squares))
     if not triples.s.size:
@@ -78,10 +78,10 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
     parameters = SvcParameters
 
     def statistics(self, parameters: SvcParameters, agents: Agents) -> tuple[Statistic, ...]:
-        return parameters.other.statistics(agents)
+        return parameters.other_result.statistics(agents)
 
     def prepare(self, parameters: SvcParameters, agents: Agents, results: Results) -> tuple[Start, SvcParameters]:
-        return parameters.other.start(1.0, agents, results), parameters
+        return parameters.other_result.start(1.0, agents, results), parameters
 
     def merge(
         self, piece: Piece, prepared: tuple[Start, SvcParameters], counts: Counts | None, allow_nonfinite: bool
@@ -98,7 +98,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
                 [first, *taus],
                 (1.0,) * (1 + len(taus)),
                 parameters.scale,
-                lambda ones: _calibrated(ones[0], ones[1:], parameters.alpha),
+                lambda ones: _calibrate_directions(ones[0], ones[1:], parameters.alpha),
                 piece.solver or CPU,
             )
             return np.asarray(orient(result, piece.transposed) + base)
@@ -110,10 +110,10 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         """All elements of a linear weight; at least 2, because 1 means an element-wise merge."""
         if is_matrix(layer):
             return max(math.prod(layer.shape), 2)
-        return parameters.other.unit(parameters.scale, layer)
+        return parameters.other_result.unit(parameters.scale, layer)
 
     def scratch(self, layer: Layer, parameters: SvcParameters, agents: int) -> int:
-        first = parameters.other.scratch(layer, agents)
+        first = parameters.other_result.scratch(layer, agents)
         if not is_matrix(layer):
             return first
         first += oriented_bytes(layer) + WIDENING_BYTES
@@ -121,7 +121,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2
 
     def solves(self, layer: Layer, parameters: SvcParameters) -> bool:
-        return is_matrix(layer) or parameters.other.solves(layer)
+        return is_matrix(layer) or parameters.other_result.solves(layer)
 
 
 SVC = Svc()

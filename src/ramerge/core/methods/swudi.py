@@ -79,7 +79,7 @@ def _start_coefficients(tensor: str, taus: Sequence[Array], parameters: Filtered
     return [{"sum": 1.0, "mean": 1 / len(taus), "zero": 0.0}[parameters.init_mode]] * len(taus)
 
 
-def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[curvature.Filter, int]:
+def _make_filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[curvature.Filter, int]:
     # 1e-9: 0.65 * 20 is a little more than 13
     k = max(1, math.ceil(shape[1] * parameters.truncate_rank_ratio - 1e-9))
     time = parameters.exp_time if parameters.filter_type == "exponential" else math.inf
@@ -100,13 +100,13 @@ def _chosen_rank(method: str, values: Array, shape: Shape) -> int:
     return max(1, _RULES[method](values, shape))
 
 
-def _participation(values: Array) -> int:
-    return _up(values.sum() ** 2 / np.square(values).sum())
+def _participation_rank(values: Array) -> int:
+    return _round_up(values.sum() ** 2 / np.square(values).sum())
 
 
-def _entropy(values: Array) -> int:
+def _entropy_rank(values: Array) -> int:
     shares = values[values > 0] / values.sum()
-    return _up(math.exp(-float((shares * np.log(shares)).sum())))
+    return _round_up(math.exp(-float((shares * np.log(shares)).sum())))
 
 
 def _gavish_donoho(values: Array, shape: Shape) -> int:
@@ -119,16 +119,16 @@ def _gavish_donoho(values: Array, shape: Shape) -> int:
     return int(np.count_nonzero(roots > math.sqrt(upper / lower) * median))
 
 
-def _up(number: float) -> int:
+def _round_up(number: float) -> int:
     """Round up to a whole number, but ignore an excess that is mere rounding error."""
     return math.ceil(number * (1 - 1e-12))
 
 
 _RULES: dict[str, Callable[[Array, Shape], int]] = {
-    "participation_sqrt": lambda values, _shape: _participation(np.sqrt(values)),
-    "participation": lambda values, _shape: _participation(values),
-    "entropy": lambda values, _shape: _entropy(values),
-    "stable_rank": lambda values, _shape: _up(np.square(values / values[0]).sum()),
+    "participation_sqrt": lambda values, _shape: _participation_rank(np.sqrt(values)),
+    "participation": lambda values, _shape: _participation_rank(values),
+    "entropy": lambda values, _shape: _entropy_rank(values),
+    "stable_rank": lambda values, _shape: _round_up(np.square(values / values[0]).sum()),
     "gavish_donoho": _gavish_donoho,
 }
 
@@ -154,7 +154,7 @@ class Swudi(_CurvatureMethod[SwudiParameters]):
     for_adapters: ClassVar[Mapping[str, object]] = {"exp_time": _TIME}
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
-        filter, _ = _filter(taus[0].shape, len(taus), parameters)
+        filter, _ = _make_filter(taus[0].shape, len(taus), parameters)
         return curvature.solve(taus, _start_coefficients(tensor, taus, parameters), filter)
 
     def harms_adapters(self, parameters: SwudiParameters) -> str:

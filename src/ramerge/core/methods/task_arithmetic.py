@@ -21,7 +21,7 @@ def divisor_of(weights: Each) -> float:
     return total if abs(total) >= 1e-8 else 1.0
 
 
-def _divisor(parameters: Any, agents: Agents) -> dict[str, float]:
+def _weight_divisor(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": divisor_of(for_each(parameters.weights, agents))}
 
 
@@ -54,7 +54,7 @@ class _TaskArithmetic(FormulaMethod):
     source="Editing Models with Task Arithmetic, arXiv 2212.04089; RAM paper, appendix D",
     formula="scale * sum_t w_t tau_t",
     differs="computes in the files' dtype, and ramerge in float32; otherwise there is no difference",
-    derived=_divisor,
+    derived=_weight_divisor,
     kind=_TaskArithmetic,
     limit=MANY,
 )

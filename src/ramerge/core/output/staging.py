@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, reason
-from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
+from ramerge.core.foundation.files import check_own, hidden_path_beside, is_at, lock, write_all
 from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.systems import NO_LINK, PRIVATE, sync_folder
 from ramerge.core.output.targets import ALREADY_THERE, STAGING, folder_problems, free_bytes, is_replaceable
@@ -200,7 +200,7 @@ class OutputDir:
         self.is_in_place: bool | None = False
         self.notices: list[str] = []
         self._out = out
-        self.work: Path = hidden_beside(out, STAGING)
+        self.work: Path = hidden_path_beside(out, STAGING)
         self._new, self._old, self._lock_file = (self.work / name for name in ("new", "old", "lock"))
         self._lock = -1
         self._words = shlex.quote(self.label)
@@ -260,14 +260,14 @@ class OutputDir:
         self._out.parent.mkdir(parents=True, exist_ok=True)
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
-        if self._put_back():
+        if self._restore_old_output():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
         staging_inode = _inode_at(self._new)
         self._is_resumption = policy is not None and self._fits(policy, staging_inode[1] if staging_inode else None)
         if not self._is_resumption:
             self._remove()
         self._refuse_occupied_place(overwrite)
-        self._refuse_immovable()
+        self._refuse_immovable_output()
         if not self._is_resumption:
             self._new.mkdir()
         self._inode = _inode_at(self._new)
@@ -326,7 +326,7 @@ class OutputDir:
         if not is_replaceable(self._out):
             raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 
-    def _refuse_immovable(self) -> None:
+    def _refuse_immovable_output(self) -> None:
         """Refuse an old output that could not be moved at the end, such as a folder in an overlay's lower layer.
 
         Tries to rename it to the hidden folder, which always fails because that is not empty. If this is the reason for
@@ -358,7 +358,7 @@ class OutputDir:
         elif not self._exchange():
             self._out.rename(self._old)
             self._new.rename(self._out)
-        self.is_in_place = self._is_placed()
+        self.is_in_place = self._has_new_output()
         if not self.is_in_place:
             raise OSError(errno.EIO, "the file system did not move the folder that was built")
         sync_folder(self._out.parent)
@@ -368,9 +368,9 @@ class OutputDir:
         with suppress(AttributeError, TypeError):  # no such call, or no C library that `CDLL(None)` opens
             library = ctypes.CDLL(None, use_errno=True)
             library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)
-        return self._is_placed()  # a file server may report a failure although it has exchanged them
+        return self._has_new_output()  # a file server may report a failure although it has exchanged them
 
-    def _is_placed(self) -> bool:
+    def _has_new_output(self) -> bool:
         return self._inode is not None and _inode_at(self._out) == self._inode
 
     def close(self, failure: BaseException | None) -> None:
@@ -378,7 +378,7 @@ class OutputDir:
         if self._lock >= 0:
             if self.is_in_place is None:
                 with suppress(OSError):
-                    self.is_in_place = self._is_placed()
+                    self.is_in_place = self._has_new_output()
             if self._policy is not None and self.is_in_place is False:
                 self._is_resumable = self._policy.keeps(failure) if self._staging is not None else self._is_resumption
             try:
@@ -419,12 +419,12 @@ class OutputDir:
 
     def _settle(self) -> bool:
         """Move an old output back if necessary, and remove files that are not kept. Return whether one was moved."""
-        back = self._put_back()
+        back = self._restore_old_output()
         if not self._is_resumable:
             self._remove()
         return back
 
-    def _put_back(self) -> bool:
+    def _restore_old_output(self) -> bool:
         """Move an old output back if nothing has replaced it; otherwise to `new`. Return whether it was moved back."""
         if _inode_at(self._old) is None:
             return False
@@ -488,9 +488,11 @@ class OutputDir:
         if old is not None and self._lock >= 0:
             back = "" if out else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
-        return f"{self._fate_of_work()}; {self._out} is as it was" if out and self._lock >= 0 else self._fate_of_work()
+        return (
+            f"{self._kept_work_text()}; {self._out} is as it was" if out and self._lock >= 0 else self._kept_work_text()
+        )
 
-    def _fate_of_work(self) -> str:
+    def _kept_work_text(self) -> str:
         if not self._is_resumable or self._policy is None:
             return "nothing was kept"
         return (

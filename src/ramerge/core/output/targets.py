@@ -105,7 +105,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
 
 def folder_problems(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
     """All problems with an output folder at `out`; the arguments are those of `OutputDir.problems`."""
-    text = _conflict(out, inputs, overwrite=overwrite)
+    text = _folder_conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
     ancestor = _existing_ancestor(out)
     if not ancestor.is_dir():
@@ -130,7 +130,7 @@ def _existing_ancestor(out: Path) -> Path:
     return next(folder for folder in (parent, *parent.parents) if folder.exists())
 
 
-def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
+def _folder_conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
     """Why an output folder cannot be made at `out`, because of existing files or the inputs; None if it can."""
     real_path = out.resolve()
     if Path.cwd().is_relative_to(real_path):
@@ -138,7 +138,7 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
     if real_path.is_mount():
         return "is a mount point, which cannot be replaced; choose a folder inside it"
     own = real_path / OWN_RECIPE  # a merge may repeat the recipe in the output that it replaces
-    if text := _overlap(out, [path for path in _local_paths(inputs) if path.resolve() != own], holds=True):
+    if text := _input_overlap(out, [path for path in _local_paths(inputs) if path.resolve() != own], holds=True):
         return text
     if not os.path.lexists(out):
         return None
@@ -166,7 +166,7 @@ def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
     Raises:
         RecipeError: the folder is one of the inputs, contains one, or lies in one.
     """
-    if text := _overlap(out, _local_paths(inputs), holds=True):
+    if text := _input_overlap(out, _local_paths(inputs), holds=True):
         raise RecipeError(f"{f'{what} ' if what else ''}{out}: {text}")
 
 
@@ -202,7 +202,7 @@ def claim_files(
         check_can_create(path / "file", path)
     read = _local_paths(inputs)
     for flag, path in {**files, **folders}.items():
-        if text := _overlap(path, read, holds=False):
+        if text := _input_overlap(path, read, holds=False):
             raise RecipeError(f"{flag} {path}: {text}")
         if any(part.endswith(f".{STAGING}") for part in path.resolve().parts):
             raise RecipeError(f"{flag} {path}: is in the staging directory of a merge; choose another place")
@@ -234,7 +234,7 @@ def _local_paths(inputs: Sequence[Location]) -> list[Path]:
     return [path for path in map(here, inputs) if path is not None]
 
 
-def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
+def _input_overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
     """Why nothing may be written to `out` because it overlaps the inputs, even through links; None if it does not.
 
     With `holds`, everything in `out` may be replaced, so no input may lie in it.

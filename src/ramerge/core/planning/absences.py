@@ -54,7 +54,7 @@ def known_absences(
     layers = _text_layers(tensors)
     numbers = {name: layer for name, layer in layers.items() if name in names}
     for config in configs:
-        total, sharing_layers = (_number(config, key) for key in ("num_hidden_layers", "num_kv_shared_layers"))
+        total, sharing_layers = (_config_number(config, key) for key in ("num_hidden_layers", "num_kv_shared_layers"))
         if total and sharing_layers:
             yield (
                 SHARING,
@@ -64,7 +64,7 @@ def known_absences(
                     if total - sharing_layers <= layer < total and _KEYS_AND_VALUES.fullmatch(name)
                 ],
             )
-    layer_count = _number(configs[0], "num_hidden_layers") or max(counts_of(configs[0]), default=0)
+    layer_count = _config_number(configs[0], "num_hidden_layers") or max(counts_of(configs[0]), default=0)
     further = [name for name in tensors if _FURTHER_TOKENS.search(name)]
     beyond = [name for name, layer in layers.items() if layer_count and layer >= layer_count]
     for why, absences in ((FURTHER, further), (BEYOND, beyond)):
@@ -74,7 +74,7 @@ def known_absences(
         yield PARTS, _tensors_of_absent_parts(tensors, names)
 
 
-def _number(config: Mapping[str, object], key: str) -> int | None:
+def _config_number(config: Mapping[str, object], key: str) -> int | None:
     candidates = (part.get(key) for part in reversed(text_configs(config)))
     return next((value for value in candidates if type(value) is int), None)
 

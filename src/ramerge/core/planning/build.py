@@ -66,7 +66,7 @@ def make_plan(
         RecipeError: `threads`, `max_memory` or `device` is invalid.
     """
     limits = read_limits(options.threads, options.max_memory)
-    points, inputs, findings = _models(points, kind, in_memory=in_memory)
+    points, inputs, findings = _open_models(points, kind, in_memory=in_memory)
     alone = in_memory or not kind.has_companions  # only tensors are returned or written
     contents, differences = _contents_of_plan(points, inputs, observations, cache=options.cache, alone=alone)
     output = output_dir(out) if out is not None else None
@@ -93,7 +93,7 @@ def make_plan(
     messages = collect(findings, points[0].recipe.document, list(inputs.agents), strict=options.strict)
     return MergePlan(
         points=tuple(points),
-        inputs=inputs.planned(contents.companions.values()),
+        inputs=inputs.planned_inputs(contents.companions.values()),
         **vars(contents),
         output=PlannedOutput(out, options.overwrite, kind, details, disk_free),
         resources=resources,
@@ -102,7 +102,7 @@ def make_plan(
     )
 
 
-def _models(
+def _open_models(
     points: Sequence[Point], kind: PlannedKind, *, in_memory: bool
 ) -> tuple[Sequence[Point], OpenedInputs, list[PlanFinding]]:
     """Open the models, and adapt the points to these models and to the kind of output."""
@@ -118,7 +118,7 @@ def _models(
     inputs, unrelated = checks.refuse_other_architectures(fitting_models, recipe)
     points, suitability = checks.suit_adapters(points, inputs)
     merge = RequestedMerge(points, inputs, in_memory)
-    findings += [*missing, *unfit, *unrelated, *suitability, *kind.unmet(merge), *kind.check(merge)]
+    findings += [*missing, *unfit, *unrelated, *suitability, *kind.unmet_requirements(merge), *kind.check(merge)]
     return kind.points(points), inputs, findings
 
 
@@ -189,7 +189,7 @@ def _contents_of_plan(
             findings += [*checks.note_tokenizer(companions, inputs), *checks.check_named_files(inputs, companions)]
     findings += warn_of_damaged_files(inputs, recipe, {} if observations else companions, reader, alone=alone)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
-    cached = cached_counts.recall(digest, tensors, points)
+    cached = cached_counts.read_cached_results(digest, tensors, points)
     contents = PlannedContents(
         tensors=tuple(tensors),
         shards=tuple(shards),

@@ -97,7 +97,7 @@ def _counted_tensors(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
 
-def recall(
+def read_cached_results(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
 ) -> dict[tuple[Statistic, str], object]:
     """Results computed from counts in the user's cache, by statistic and part of the model."""
@@ -108,7 +108,7 @@ def recall(
     results: dict[tuple[Statistic, str], object] = {}
     for statistic, rules in _rules_by_cacheable_statistic(points).items():
         shape = len(counted_tensors), *statistic.blank(agents).shape
-        payload = store.read(_KIND, _key(inputs, statistic))
+        payload = store.read(_KIND, _cache_key(inputs, statistic))
         if payload is not None and len(payload) == 8 * math.prod(shape):
             totals = np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
             sums: dict[str, _Totals] = {}
@@ -140,8 +140,8 @@ def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tu
     for statistic in dict.fromkeys(statistic for statistic, _ in totals):
         if all((statistic, name) in totals for name in names):
             rows = np.array([totals[statistic, name] for name in names], "<i8")
-            store.write(_KIND, _key(inputs, statistic), rows.tobytes())
+            store.write(_KIND, _cache_key(inputs, statistic), rows.tobytes())
 
 
-def _key(inputs: bytes, statistic: Statistic) -> bytes:
+def _cache_key(inputs: bytes, statistic: Statistic) -> bytes:
     return hashlib.sha256(inputs + str(statistic.kept).encode()).digest()

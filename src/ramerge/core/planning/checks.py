@@ -184,7 +184,7 @@ def _other_companions(
         yield f"has {'a' if ours is None else 'another'} chat template, and {template_effect}", "tokenizer and template"
     digests = reader.digest_of(source), reader.digest_of(agent)
     if None not in digests and digests[0] != digests[1]:
-        split, other = reader.splitting_of(source), reader.splitting_of(agent)
+        split, other = reader.tokenization_settings(source), reader.tokenization_settings(agent)
         if kinds := [kind for kind in split if kind in other and split[kind] != other[kind]]:
             text = (
                 f"its tokenizer splits text in another way ({enumerated(kinds)}), and the output gets that of {whose}"
@@ -194,11 +194,13 @@ def _other_companions(
         yield "has a generation_config.json, and the output gets none", "generation config and tokenizer"
     ends, others = reader.stops_of(source), reader.stops_of(agent)
     if ends and others and ends != others:
-        text = f"generation_config.json ends answers at eos_token_id {_numbers(others)}, and the output gets that of "
-        yield f"{text}{whose}, which ends them at {_numbers(ends)}", "generation config and tokenizer"
+        text = (
+            f"generation_config.json ends answers at eos_token_id {_format_tokens(others)}, and the output gets that "
+        )
+        yield f"{text}of {whose}, which ends them at {_format_tokens(ends)}", "generation config and tokenizer"
 
 
-def _numbers(tokens: Iterable[int]) -> str:
+def _format_tokens(tokens: Iterable[int]) -> str:
     return brief_list([str(token) for token in sorted(tokens)])
 
 
@@ -234,7 +236,11 @@ def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) 
         states = named_files(own)
         for name in files_by_name.keys() & states.keys():
             pairs = [(ours, theirs) for ours, theirs in zip(files_by_name[name], states[name], strict=False)]
-            others = [theirs for ours, theirs in pairs if _differ(companions.get(ours), model.metadata_folder, theirs)]
+            others = [
+                theirs
+                for ours, theirs in pairs
+                if _has_different_file(companions.get(ours), model.metadata_folder, theirs)
+            ]
             if others:
                 yield warning(
                     f"{model.metadata_folder / others[0]}: holds other statistics than the base, whose file the output "
@@ -260,7 +266,7 @@ def _has_all(model: Checkpoint, files: Iterable[str]) -> bool:
     )
 
 
-def _differ(path: Location | None, folder: Location, file: str) -> bool:
+def _has_different_file(path: Location | None, folder: Location, file: str) -> bool:
     """Whether an agent's `file` exists and differs from the file `path`; only the first `_COMPARED_BYTES` are read."""
     if path is None or climbs_out(file) or is_too_long(file) or not (folder / file).is_file():
         return False
@@ -311,7 +317,7 @@ def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
 
 def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base: Checkpoint) -> Iterator[PlanFinding]:
     """Warn of matrices stacked in three-dimensional tensors that a method should solve for, but cannot."""
-    left = [tensor.base for tensor in tensors if tensor.merged and _is_left(points, tensor)]
+    left = [tensor.base for tensor in tensors if tensor.merged and _has_unsolved_stack(points, tensor)]
     if not left:
         return
     share = sum(tensor.elements for tensor in left) / sum(tensor.elements for tensor in base.tensors.values())
@@ -326,7 +332,7 @@ def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base:
     )
 
 
-def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
+def _has_unsolved_stack(points: Sequence[Point], tensor: TensorPlan) -> bool:
     """Whether a method would solve for the matrices stacked in a tensor only if they were separate tensors."""
     layer = tensor.layer
     if len(layer.shape) != 3:

@@ -84,12 +84,12 @@ def key_table() -> _KeyTable:
 def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
     """Find the keys with different values; a missing key has its default."""
     differences = ConfigDifferences()
-    left, right = (_flatten(canonical(config)) for config in _comparable(base, agent))
+    left, right = (_flatten(normalize_config(config)) for config in _comparable_parts(base, agent))
     if left == right:
         return differences
     table = key_table()
     for key in sorted(left.keys() | right.keys()):
-        values = _value(left, key), _value(right, key)
+        values = _interpreted_value(left, key), _interpreted_value(right, key)
         # an unknown default is probably null if the other model's value is null
         if (
             values[0] == values[1]
@@ -98,7 +98,7 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
         ):
             continue
         is_on_one_side = key not in left or key not in right
-        text = f"base has {_description(left, key)}, agent has {_description(right, key)}"
+        text = f"base has {_describe_value(left, key)}, agent has {_describe_value(right, key)}"
         if _has_part(key, table.harmless):
             differences.harmless[key] = text
         elif _has_part(key, _MEANING) and (not is_on_one_side or key.startswith(_EXPLICIT_KEYS)):
@@ -120,7 +120,7 @@ def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool
     return bool(part_configs(base)) != bool(part_configs(agent)) and len(families) == 1
 
 
-def _comparable(
+def _comparable_parts(
     base: Mapping[str, object], agent: Mapping[str, object]
 ) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The parts of two configurations that can be compared."""
@@ -128,12 +128,12 @@ def _comparable(
     same = kinds[0] == kinds[1]
     if same and part_configs(base) and _writes_text(base) and _writes_text(agent):
         # the tensors show which parts an agent has
-        base, agent = (_without_keys(config, _NAMES[:1]) for config in (base, agent))
+        base, agent = (_remove_keys(config, _NAMES[:1]) for config in (base, agent))
     if not same:
         if path := path_to(base, kinds[1]):
-            return _part(base, path), _without_keys(agent, _NAMES)
+            return _part_config(base, path), _remove_keys(agent, _NAMES)
         if path := path_to(agent, kinds[0]):
-            return _without_keys(base, _NAMES), _part(agent, path)
+            return _remove_keys(base, _NAMES), _part_config(agent, path)
     nested = [len(text_configs(config)) > 1 for config in (base, agent)]
     if bool(part_configs(base)) == bool(part_configs(agent)) and nested[0] == nested[1]:
         return base, agent
@@ -141,7 +141,7 @@ def _comparable(
     if part_configs(base) and part_configs(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
         return left, right
     irrelevant_keys = (*_NAMES, *_OF_IMAGES, *part_configs(base), *part_configs(agent))
-    return _without_keys(left, irrelevant_keys), _without_keys(right, irrelevant_keys)
+    return _remove_keys(left, irrelevant_keys), _remove_keys(right, irrelevant_keys)
 
 
 _NAMES = ("architectures", "model_type", "auto_map")
@@ -156,13 +156,13 @@ def _writes_text(config: Mapping[str, object]) -> bool:
     return all(str(name).endswith(("ForCausalLM", "ForConditionalGeneration", "Model")) for name in architectures)
 
 
-def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object]:
+def _part_config(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object]:
     """The configuration of a part, with `tie_word_embeddings` of the whole model, which may be the only one."""
     part: Any = config
     for key in path:
         part = part[key]
     tie = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
-    return _without_keys({**part, **tie}, _NAMES)
+    return _remove_keys({**part, **tie}, _NAMES)
 
 
 def _flat_text_config(config: Mapping[str, object]) -> dict[str, object]:
@@ -175,10 +175,10 @@ def _flat_text_config(config: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def _without_keys(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, object]:
+def _remove_keys(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, object]:
     """A configuration without these keys, at any depth."""
     others = {key: value for key, value in config.items() if key not in keys}
-    return {key: _without_keys(value, keys) if isinstance(value, Mapping) else value for key, value in others.items()}
+    return {key: _remove_keys(value, keys) if isinstance(value, Mapping) else value for key, value in others.items()}
 
 
 def is_accepted_by(pattern: str, key: str) -> bool:
@@ -192,8 +192,8 @@ def _has_part(key: str, names: re.Pattern[str]) -> bool:
     return any(len(part) <= _LONGEST_KEY and names.fullmatch(part) for part in key.split("."))
 
 
-def _description(flat: Mapping[str, object], key: str) -> str:
-    value = _value(flat, key)
+def _describe_value(flat: Mapping[str, object], key: str) -> str:
+    value = _interpreted_value(flat, key)
     if value is _UNKNOWN:
         return "none, and what that means is not known"
     text = brief(json.dumps(value, ensure_ascii=False), 200)
@@ -205,7 +205,7 @@ _UNKNOWN = object()
 """The value of a key that is left out and follows from others by an unknown rule."""
 
 
-def _value(flat: Mapping[str, object], key: str) -> object:
+def _interpreted_value(flat: Mapping[str, object], key: str) -> object:
     """The value of a key as transformers interprets it; None also for an empty list."""
     owner, dot, name = key.rpartition(".")
     prefix = owner + dot
@@ -232,16 +232,16 @@ def _effective_value(flat: Mapping[str, object], prefix: str, name: str) -> obje
     return own.get(name, table.defaults.get(name))
 
 
-def canonical(config: Mapping[str, object]) -> dict[str, object]:
+def normalize_config(config: Mapping[str, object]) -> dict[str, object]:
     """Normalize a configuration: rotary embeddings, which transformers 4 and 5 write differently, and class names."""
-    result = {key: canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
+    result = {key: normalize_config(value) if isinstance(value, dict) else value for key, value in config.items()}
     if isinstance(names := result.get("architectures"), list):  # FSDP adds a prefix to classes that it wraps
         result["architectures"] = [str(name).removeprefix("FSDP") for name in names]
     rotary_configs = [config[key] for key in _ROTARY if key in config]
     if not rotary_configs:
         return result
-    parameters, scaling = (_mapping(config.get(key)) for key in ("rope_parameters", "rope_scaling"))
-    main, local = (_mapping(parameters.get(key)) for key in ("full_attention", "sliding_attention"))
+    parameters, scaling = (_mapping_or_empty(config.get(key)) for key in ("rope_parameters", "rope_scaling"))
+    main, local = (_mapping_or_empty(parameters.get(key)) for key in ("full_attention", "sliding_attention"))
     for key in ("rope_parameters", "rope_scaling"):
         result.pop(key, None)
     if main:  # Gemma 3 has other rotary embeddings in local layers
@@ -258,7 +258,7 @@ def canonical(config: Mapping[str, object]) -> dict[str, object]:
     return result
 
 
-def _mapping(value: object) -> dict[str, object]:
+def _mapping_or_empty(value: object) -> dict[str, object]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
@@ -288,23 +288,28 @@ def contradictions(model: Checkpoint) -> list[str]:
         if layer := _LAYER.match(name, len(stem)) if name.startswith(stem) else None:
             layers.add(int(layer[1]))
             first.setdefault(name[layer.end() :], tensor)
-    misfits = list(_sizes(config, {"embed_tokens.weight": model.tensors[embedding[0]], **first}))
+    misfits = list(_size_problems(config, {"embed_tokens.weight": model.tensors[embedding[0]], **first}))
     # the weights may have more layers, which predict further tokens
-    layer_count, further = _number(config, "num_hidden_layers"), _number(config, "num_nextn_predict_layers") or 0
+    layer_count, further = (
+        _config_number(config, "num_hidden_layers"),
+        _config_number(config, "num_nextn_predict_layers") or 0,
+    )
     if layer_count and layers and not layer_count <= len(layers) <= layer_count + further:
         misfits.append(f"num_hidden_layers is {layer_count:,}, but the weights have {quantity(len(layers), 'layer')}")
     return misfits
 
 
-def _sizes(config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    heads, groups, size = map(partial(_number, config), ("num_attention_heads", "num_key_value_heads", "hidden_size"))
+def _size_problems(config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+    heads, groups, size = map(
+        partial(_config_number, config), ("num_attention_heads", "num_key_value_heads", "hidden_size")
+    )
     if any(_OTHER_HEADS.match(key) for key in config):
         heads = groups = None
-    width = _number(config, "head_dim") or (size // heads if size and heads else None)
+    width = _config_number(config, "head_dim") or (size // heads if size and heads else None)
     expectations = [
-        ("vocab_size", _number(config, "vocab_size"), "embed_tokens.weight", 0),
+        ("vocab_size", _config_number(config, "vocab_size"), "embed_tokens.weight", 0),
         ("hidden_size", size, "embed_tokens.weight", 1),
-        ("intermediate_size", _number(config, "intermediate_size"), "mlp.gate_proj.weight", 0),
+        ("intermediate_size", _config_number(config, "intermediate_size"), "mlp.gate_proj.weight", 0),
         ("num_attention_heads x head_dim", heads and width and heads * width, "self_attn.q_proj.weight", 0),
         ("num_key_value_heads x head_dim", groups and width and groups * width, "self_attn.k_proj.weight", 0),
     ]
@@ -315,6 +320,6 @@ def _sizes(config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Itera
             yield f"{what} is {number:,}, but {quoted(tensor.name)} has {tensor.shape[axis]:,} {kind}"
 
 
-def _number(config: Mapping[str, object], key: str) -> int | None:
+def _config_number(config: Mapping[str, object], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -67,7 +67,11 @@ def warn_of_damaged_files(
             whose = owners[path] or "the base"
             effects.append(f"{enumerated(kinds)} of {whose} {are} not compared with the other models'")
         if effects:
-            advice = _advice(reader, models, names_by_path[path]) if is_tokenizer(names_by_path.get(path, "")) else ""
+            advice = (
+                _intact_file_advice(reader, models, names_by_path[path])
+                if is_tokenizer(names_by_path.get(path, ""))
+                else ""
+            )
             yield warning(f"{path}: {reason}; {' and '.join(effects)}; {AGAIN}{advice}", owners.get(path))
 
 
@@ -81,7 +85,7 @@ def _damage_of(reader: TokenReader, path: Location, name: str) -> str | None:
     return None
 
 
-def _advice(reader: TokenReader, models: Mapping[str, Checkpoint], name: str) -> str:
+def _intact_file_advice(reader: TokenReader, models: Mapping[str, Checkpoint], name: str) -> str:
     """Advice to take an agent's intact file of this name by a key of the recipe; empty if no agent has one."""
     for agent, model in models.items():
         with suppress(CheckpointError):

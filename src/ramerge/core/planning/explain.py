@@ -59,14 +59,17 @@ def explain(plan: MergePlan) -> list[str]:
             *([("whole matrices", matrices)] if largest else []),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
-            ("read", f"{_bytes(values['bytes_read'])} in {quantity(values['passes'], 'pass', 'passes')}"),
-            ("write", plan.output.kind.written(plan, _bytes(values["bytes_written"]))),
+            ("read", f"{_format_bytes(values['bytes_read'])} in {quantity(values['passes'], 'pass', 'passes')}"),
+            ("write", plan.output.kind.written(plan, _format_bytes(values["bytes_written"]))),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
-            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {quantity(values['workers'], 'thread')}"),
+            (
+                "peak memory",
+                f"at most {_format_bytes(values['peak_memory_bytes'])}, {quantity(values['workers'], 'thread')}",
+            ),
         ]
     if plan.output.disk_free is not None:
-        rows += [("output", str(plan.output.target)), ("free disk", _bytes(plan.output.disk_free))]
+        rows += [("output", str(plan.output.target)), ("free disk", _format_bytes(plan.output.disk_free))]
     width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
     notes = [*([_BY_DEFAULT] if default and len(values["agents"]) > 1 else []), *plan.findings.notes]
@@ -76,7 +79,7 @@ def explain(plan: MergePlan) -> list[str]:
     return lines
 
 
-def _bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     from rich.filesize import decimal
 
     return f"{decimal(size)} ({size:,} bytes)" if size >= 1000 else f"{size} bytes"

@@ -63,14 +63,14 @@ def read_headers(document: Document) -> list[ModelHeader]:
     models = {BASE: (inputs.base, inputs.opened_base)} if inputs.has_base else {}
     models |= {name: (model, inputs.opened_agents.get(name)) for name, model in inputs.agents.items()}
     return [
-        _header(label_of(name), model, checkpoint)
+        _model_header(label_of(name), model, checkpoint)
         if checkpoint
         else ModelHeader(label_of(name), model.written, problems=tuple(problems.get(name, ())))
         for name, (model, checkpoint) in models.items()
     ]
 
 
-def _header(label: str, model: FoundModel, checkpoint: Checkpoint) -> ModelHeader:
+def _model_header(label: str, model: FoundModel, checkpoint: Checkpoint) -> ModelHeader:
     elements: Counter[str] = Counter()
     for tensor in checkpoint.tensors.values():
         elements[tensor.encoding or tensor.dtype] += tensor.elements

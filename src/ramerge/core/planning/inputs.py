@@ -100,7 +100,7 @@ class OpenedInputs(FoundModels):
         base = {"base": self.opened_base.title} if self.opened_base is not None and self.has_base else {}
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
-    def planned(self, companions: Iterable[Location]) -> PlannedInputs:
+    def planned_inputs(self, companions: Iterable[Location]) -> PlannedInputs:
         """The models without their tensors, and the identities of all files, including the companions to copy."""
         files = {**identify(companions), **self.files}
         return PlannedInputs(self.base, self.agents, self.sides, self.adapters, self.formats, files)
@@ -194,7 +194,7 @@ def open_inputs(recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
         base, missing = _find_model([recipe.base], recipe, BASE)
         opened_base, new_findings = _open_model(BASE, base, recipe)
         findings += missing + new_findings
-    opened_agents, new_findings = _open_all(agents, recipe.agents, recipe, opened_base)
+    opened_agents, new_findings = _open_agents(agents, recipe.agents, recipe, opened_base)
     findings += new_findings
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
@@ -267,7 +267,7 @@ def _find_agent(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, li
     return FoundModel(agent.written, next(iter(members.values())).directory, members=tuple(members.items())), findings
 
 
-def _open_all(
+def _open_agents(
     models: Mapping[str, FoundModel],
     agents: Mapping[str, Agent],
     recipe: Recipe,
@@ -292,7 +292,7 @@ def _open_all(
             if checkpoint is not None:
                 checkpoints[name] = checkpoint
             continue
-        members, new_findings = _open_all(dict(model.members), agent.soup.agents, recipe, base, within=name)
+        members, new_findings = _open_agents(dict(model.members), agent.soup.agents, recipe, base, within=name)
         findings += new_findings
         if len(members) == len(agent.soup.agents):
             try:

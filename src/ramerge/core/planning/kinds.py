@@ -34,7 +34,7 @@ class PlannedKind:
         """Further problems, such as settings that do not go with this kind of output, and notes."""
         return ()
 
-    def unmet(self, merge: RequestedMerge) -> Iterator[PlanFinding]:
+    def unmet_requirements(self, merge: RequestedMerge) -> Iterator[PlanFinding]:
         """The first unmet requirement, as a problem."""
         reasons = (reason for requirement in self.requires if (reason := requirement(merge)))
         yield from (problem(f"{self.flag}: {reason}") for reason in islice(reasons, 1))

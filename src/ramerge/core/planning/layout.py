@@ -24,7 +24,7 @@ from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.origins import reshaped, rows_of
 from ramerge.core.tensors.rounded import round_tensor
-from ramerge.core.tensors.scaled import Scaling, recountable, requantizable
+from ramerge.core.tensors.scaled import Scaling, countable_scaling, writable_scaling
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.weighted import WeightedSum, is_quantized, mean_of
 
@@ -118,33 +118,35 @@ def plan_tensors(
 ) -> tuple[list[Shard], list[TensorPlan]]:
     """Plan the output's files, split like the base's or by the requested shard size, and the tensors in them."""
     recipe = points[0].recipe
-    like = recountable if observations else requantizable  # only counting needs no way to write the tensors
+    like = countable_scaling if observations else writable_scaling  # only counting needs no way to write the tensors
     quantized_tensors = (
         base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, only_counts=bool(observations)) else None
     )
-    wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
+    wide, numbers = _wider_tensor_names(base), recipe.rules_of(base.tensors)
     outputs = []
     for tensor in base.tensors.values():
         quantized = like(tensor) if quantized_tensors is not None and tensor.name not in counterparts.rows else None
         if quantized is not None:
             entries = tuple(_layout_entry(part, part.dtype) for part in (quantized.codes, quantized.scales))
         else:
-            dtype = _dtype(tensor, recipe, numbers[tensor.name], wide, counterparts)
+            dtype = _output_dtype(tensor, recipe, numbers[tensor.name], wide, counterparts)
             rows = counterparts.rows.get(tensor.name)  # the output has the rows of all models
             whole = replace(tensor, shape=(rows[-1].stop, *tensor.shape[1:])) if rows is not None else tensor
             entries = (_layout_entry(whole, dtype),)
         is_stack = tensor.name in base.orientation.stacks and quantized is None
         transposed = base.orientation.of(tensor.name)
-        outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized, transposed, is_stack))
+        outputs.append(_OutputTensor(tensor, numbers[tensor.name], entries, quantized, transposed, is_stack))
     if quantized_tensors is not None:
         extras = quantized_tensors.extras.values()
-        outputs += [_Output(tensor, 0, (_layout_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
+        outputs += [
+            _OutputTensor(tensor, 0, (_layout_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras
+        ]
     owners = {entry[0]: output for output in outputs for entry in output.entries}
     by_name = {entry[0]: entry for output in outputs for entry in output.entries}
     files = quantized_tensors.shards if quantized_tensors is not None else base.shards
     groups = {shard: [by_name[name] for name in names if name in by_name] for shard, names in renumbered(files).items()}
     if recipe.shard_size is not None or not groups:
-        groups = _regroup(list(by_name.values()), recipe.shard_size or _SHARD_BYTES, stem_of(files))
+        groups = _group_into_shards(list(by_name.values()), recipe.shard_size or _SHARD_BYTES, stem_of(files))
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     outputs_in_order = {id(owners[name]): owners[name] for name in places}.values()
@@ -160,12 +162,12 @@ def plan_tensors(
         for rule in range(len(points[0].parameters))
     ]
     return shards, [
-        plan for output in outputs_in_order for plan in _plans(output, counterparts, points, chunks, places)
+        plan for output in outputs_in_order for plan in _plan_tensor(output, counterparts, points, chunks, places)
     ]
 
 
-def _plans(
-    output: _Output,
+def _plan_tensor(
+    output: _OutputTensor,
     all_counterparts: Counterparts,
     points: Sequence[Point],
     chunks: Sequence[int],
@@ -178,11 +180,11 @@ def _plans(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
     )
     segments: Iterable[Rows | None] = all_counterparts.rows.get(tensor.name, (None,))
-    if experts := _alone(output, all_counterparts, points):
+    if experts := _separate_experts(output, all_counterparts, points):
         segments = all_counterparts.experts(tensor, experts)
     for rows in segments:
         piece, counterparts = (tensor, all_counterparts) if rows is None else all_counterparts.cut_rows(tensor, rows)
-        action, sources = _treatment(piece, output, number, counterparts, points)
+        action, sources = _tensor_treatment(piece, output, number, counterparts, points)
         if rows is not None:
             row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
             parts = (parts[0]._replace(begin=rows.start * row, size=(rows.stop - rows.start) * row),)
@@ -191,7 +193,7 @@ def _plans(
                 owner = forced_owner or rows.owners[0]
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
         of_parts = rows is not None and (all_counterparts.input_records or tensor.name in all_counterparts.rows)
-        originals = _treatment(tensor, output, number, all_counterparts, points)[1] if of_parts else ()
+        originals = _tensor_treatment(tensor, output, number, all_counterparts, points)[1] if of_parts else ()
         plan = TensorPlan(
             piece,
             sources,
@@ -208,7 +210,7 @@ def _plans(
         yield plan
 
 
-def _alone(output: _Output, counterparts: Counterparts, points: Sequence[Point]) -> Sequence[int]:
+def _separate_experts(output: _OutputTensor, counterparts: Counterparts, points: Sequence[Point]) -> Sequence[int]:
     """The experts that are merged separately: all if a method solves for them, otherwise those with recorded inputs."""
     tensor, number = output.tensor, output.rule
     if output.quantized is not None or (number and not points[0].recipe.rules[number - 1].merges):
@@ -251,7 +253,7 @@ def _merge_plan(
 
 
 @dataclass(frozen=True)
-class _Output:
+class _OutputTensor:
     """How a tensor of the base is written.
 
     Attributes:
@@ -278,12 +280,12 @@ class _Output:
 
 def unlike_base(base: Checkpoint, *, only_counts: bool) -> list[Tensor]:
     """Quantized tensors of the base in whose encoding results cannot be written; with `only_counts`, not be counted."""
-    like = recountable if only_counts else requantizable
+    like = countable_scaling if only_counts else writable_scaling
     names = base.quantized.names if base.quantized is not None else frozenset[str]()
     return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
 
 
-def _stored_wider(base: Checkpoint) -> frozenset[str]:
+def _wider_tensor_names(base: Checkpoint) -> frozenset[str]:
     """The names of floating-point tensors with a wider dtype than most weights of a model, such as routers and states.
 
     Tensors of adapters are left out: they are often trained in a wider dtype than the model's.
@@ -295,12 +297,12 @@ def _stored_wider(base: Checkpoint) -> frozenset[str]:
     if len(counts) < 2:
         return frozenset()
     usual = most_common(counts)
-    folders = {_folder(tensor) for tensor in floats if tensor.usual_dtype == usual}
+    folders = {_tensor_folder(tensor) for tensor in floats if tensor.usual_dtype == usual}
     wider = (tensor for tensor in floats if itemsize(tensor.usual_dtype) > itemsize(usual))
-    return frozenset(tensor.name for tensor in wider if _folder(tensor) in folders)
+    return frozenset(tensor.name for tensor in wider if _tensor_folder(tensor) in folders)
 
 
-def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], counterparts: Counterparts) -> str:
+def _output_dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], counterparts: Counterparts) -> str:
     """The dtype of a tensor in the output: from its rule or the recipe, otherwise the base's."""
     own = recipe.rules[rule - 1].dtype if rule else None
     requested_dtype = own or recipe.dtype
@@ -313,14 +315,14 @@ def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], coun
     return max(tensor.usual_dtype, dtype, key=itemsize) if own is None and tensor.name in wide else dtype
 
 
-def _folder(tensor: Tensor) -> Location:
+def _tensor_folder(tensor: Tensor) -> Location:
     """The folder of a tensor's file; for a tensor changed by an adapter, the model's folder."""
     *_, last = tensor.origin.leaves()
     return last.path.parent
 
 
-def _treatment(
-    tensor: Tensor, output: _Output, number: int, counterparts: Counterparts, points: Sequence[Point]
+def _tensor_treatment(
+    tensor: Tensor, output: _OutputTensor, number: int, counterparts: Counterparts, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
     rule = points[0].recipe.rules[number - 1] if number else None
     base = Source(BASE, tensor)
@@ -375,7 +377,7 @@ def _layout_entry(tensor: Tensor, dtype: str) -> _Entry:
     return tensor.name, dtype, tensor.shape, tensor.elements * itemsize(dtype)
 
 
-def _regroup(entries: Sequence[_Entry], limit: int, stem: str) -> dict[str, list[_Entry]]:
+def _group_into_shards(entries: Sequence[_Entry], limit: int, stem: str) -> dict[str, list[_Entry]]:
     """Group tensors into shards of at most `limit` bytes of data. A larger tensor gets its own shard."""
     groups: list[list[_Entry]] = [[]]
     room = limit

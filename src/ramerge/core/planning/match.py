@@ -79,7 +79,7 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
     hint = f"; {_RENAME}" if len(refusals) > 1 else ""
     findings += [problem(f"{agent.directory}: {text}{hint}", name) for text in refusals]
     counterparts = {**agent.tensors, **ties_of_absent, **{tensor.name: tensor for tensor in missing}}
-    like_base, differences = _compare(name, base, agent, counterparts, allow)
+    like_base, differences = _compare_shapes(name, base, agent, counterparts, allow)
     sources = {key: like_base.get(key, counterparts[key]) for key in base.tensors}
     return AgentTensors(sources, ties), [*findings, *differences, *_check_usage(name, agent, sources)]
 
@@ -177,7 +177,7 @@ def _check_usage(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) ->
         yield warning(f"{agent.directory}: {text}", name)
 
 
-def _compare(
+def _compare_shapes(
     name: str, base: Checkpoint, agent: Checkpoint, tensors: Mapping[str, Tensor], allow: Allow
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
     """The base's tensors that replace the agent's because of another shape, and findings on shapes and dtypes."""

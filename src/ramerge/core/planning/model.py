@@ -203,10 +203,12 @@ class TensorPlan:
     @cached_property
     def bytes_read(self) -> int:
         """Bytes of one read of all sources. Data that several sources need, such as the base's, are read once."""
-        return sum(leaf.nbytes for leaf in {leaf for tensor in self._read for leaf in tensor.origin.leaves()})
+        return sum(
+            leaf.nbytes for leaf in {leaf for tensor in self._tensors_to_read for leaf in tensor.origin.leaves()}
+        )
 
     @property
-    def _read(self) -> list[Tensor]:
+    def _tensors_to_read(self) -> list[Tensor]:
         """The tensors to read. If the result is quantized like the base, this includes the base's tensor."""
         own = [self.base] if self.quantized is not None else []
         return [*own, *[source.tensor for source in self.sources]]
@@ -221,7 +223,7 @@ class TensorPlan:
     @property
     def likeness(self) -> Hashable:
         """A key that is equal for tensors for which workers need the same buffers."""
-        read = tuple(tensor.likeness for tensor in self._read)
+        read = tuple(tensor.likeness for tensor in self._tensors_to_read)
         return self.action, self.dtype, self.unit, self.chunk, self.seed is None, self.base.shape, read
 
     def buffer_bytes(self, block: int) -> int:
@@ -230,7 +232,7 @@ class TensorPlan:
         # inputs, output, and widened copies of both if there are any
         each = sum(itemsize(source.tensor.dtype) for source in self.sources) + itemsize(self.dtype) + sum(self.scratch)
         arrays = room(1) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
-        scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
+        scratch = max((tensor.scratch(elements) for tensor in self._tensors_to_read), default=0)
         quantized = 0
         if self.quantized is not None:
             wide_bytes = (
@@ -334,7 +336,7 @@ def _is_solved_for(points: Sequence[Point], tensor: TensorPlan) -> bool:
     return any(point.method.solves(tensor.layer, point.parameters[tensor.rule]) for point in points)
 
 
-def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
+def method_bytes(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
     """The most bytes that the method of any point takes for a matrix, besides inputs and result."""
     layer = tensor.layer
     return max(point.method.scratch(layer, point.parameters[tensor.rule], agents) for point in points)

@@ -47,7 +47,7 @@ def fit_agents(
     fitting_agents: dict[str, Checkpoint] = {}
     findings: list[PlanFinding] = []
     for name, agent in agents.items():
-        agent_with_new_names, problems = _rename(name, agent, recipe.rename, uses)
+        agent_with_new_names, problems = _apply_renames(name, agent, recipe.rename, uses)
         fit = _fit_names(base, agent_with_new_names)
         findings += problems
         findings += [note(f"{name}: {text}") for text in fit.notes]
@@ -63,7 +63,7 @@ def fit_agents(
     return fitting_agents, findings
 
 
-def _rename(
+def _apply_renames(
     name: str, agent: Checkpoint, rules: Sequence[Rename], uses: set[int]
 ) -> tuple[Checkpoint, Sequence[PlanFinding]]:
     """Rename an agent's tensors by the recipe's rules; leave it unchanged if a rule fails.
@@ -145,7 +145,7 @@ FUSIONS = (
 
 
 @dataclass
-class _Fit:
+class _MappedTensors:
     """An agent's tensors under the base's names.
 
     Attributes:
@@ -157,22 +157,22 @@ class _Fit:
     problems: list[str] = field(default_factory=list)
 
 
-def _fit_names(base: Checkpoint, agent: Checkpoint) -> _Fit:
+def _fit_names(base: Checkpoint, agent: Checkpoint) -> _MappedTensors:
     """Find the counterparts of an agent's tensors whose names differ from the base's.
 
     Tensors whose names the base has, too, keep them.
     """
-    fit = _Fit(dict(agent.tensors))
+    fit = _MappedTensors(dict(agent.tensors))
     if not base.tensors.keys() >= agent.tensors.keys():
-        _move(base, agent, fit)
-    _turn(base, fit)
+        _replace_prefixes(base, agent, fit)
+    _transpose_stacks(base, fit)
     unknown = [tensor for name, tensor in fit.tensors.items() if name not in base.tensors]
     missing = [tensor for name, tensor in base.tensors.items() if name not in fit.tensors]
     if unknown:
-        candidates = _Candidates(unknown, missing, base)
+        candidates = _UnmatchedTensors(unknown, missing, base)
         taking_turns = interleaves_gates(base.config) or interleaves_gates(agent.config)
         for tensor in missing:
-            _find(tensor, candidates, fit, taking_turns)
+            _find_counterpart(tensor, candidates, fit, taking_turns)
         for used_name in candidates.used_names:
             del fit.tensors[used_name]
         fit.notes += candidates.notes
@@ -184,17 +184,19 @@ def _fit_names(base: Checkpoint, agent: Checkpoint) -> _Fit:
         other = fit.tensors.get(name)
         if other is not None and (other.dtype, other.shape) != (tensor.dtype, tensor.shape) and is_buffer(tensor):
             del fit.tensors[name]
-    lacking, text = _absent(base.tensors, fit.tensors, (base.config, agent.config))
+    lacking, text = _absence_reasons(base.tensors, fit.tensors, (base.config, agent.config))
     fit.tensors |= {name: base.tensors[name] for name in lacking}
     fit.notes += [f"lacks {text}; the base's are used"] if lacking else []
-    extra, text = _absent(fit.tensors, base.tensors, (agent.config, base.config))
+    extra, text = _absence_reasons(fit.tensors, base.tensors, (agent.config, base.config))
     for name in extra:
         del fit.tensors[name]
     fit.notes += [f"has {text}, which the base does not have; they are dropped"] if extra else []
     return fit
 
 
-def _find(tensor_of_base: Tensor, candidates: _Candidates, fit: _Fit, taking_turns: bool) -> None:
+def _find_counterpart(
+    tensor_of_base: Tensor, candidates: _UnmatchedTensors, fit: _MappedTensors, taking_turns: bool
+) -> None:
     """Find the agent's counterpart of a tensor of the base, and add it to `fit`.
 
     Args:
@@ -234,7 +236,7 @@ def _find(tensor_of_base: Tensor, candidates: _Candidates, fit: _Fit, taking_tur
             fit.tensors[tensor_of_base.name] = tensor_of_base
 
 
-class _Candidates:
+class _UnmatchedTensors:
     """Tensors of an agent whose names the base does not have, under all their aliases."""
 
     def __init__(self, tensors: Sequence[Tensor], missing: Iterable[Tensor], base: Checkpoint) -> None:
@@ -274,15 +276,15 @@ class _Candidates:
 
     def fusions_of(self, fusion: _Fusion, tensor_of_base: Tensor) -> Iterator[Tensor]:
         """Make the base's tensor from several tensors of the agent, or from a part of one, by one of `FUSIONS`."""
-        if (match := _pattern(fusion.whole).fullmatch(tensor_of_base.name)) is not None:
+        if (match := _alias_pattern(fusion.whole).fullmatch(tensor_of_base.name)) is not None:
             transposed = _is_square(tensor_of_base.shape[1:]) and self.gates_are_transposed(match["stem"])
             yield from self.fuse(fusion, match["stem"], tensor_of_base, transposed=transposed)
         for place, part in enumerate(fusion.parts):
-            if (match := _pattern(part).fullmatch(tensor_of_base.name)) is not None:
+            if (match := _alias_pattern(part).fullmatch(tensor_of_base.name)) is not None:
                 expert = int(match["expert"]) if fusion.is_of_experts else 0
                 # ambiguous if the agent also has one of the parts by itself
                 if self.missing.issuperset(fusion.names(match["stem"], expert)):
-                    yield from self.taken_out(fusion, match["stem"], expert, place, tensor_of_base)
+                    yield from self.extract_part(fusion, match["stem"], expert, place, tensor_of_base)
 
     def fuse(self, fusion: _Fusion, stem: str, tensor_of_base: Tensor, *, transposed: bool) -> Iterator[Tensor]:
         """Join the agent's parts to the base's one tensor.
@@ -335,7 +337,7 @@ class _Candidates:
             for expert in range(tensor_of_base.shape[0])
         ]
 
-    def taken_out(
+    def extract_part(
         self, fusion: _Fusion, stem: str, expert: int, place: int, tensor_of_base: Tensor
     ) -> Iterator[Tensor]:
         """Extract a part from the agent's one tensor; `place` is the index of the part in `fusion.parts`."""
@@ -374,7 +376,7 @@ class _Candidates:
     def reports_incomplete(self, tensor_of_base: Tensor) -> bool:
         """Whether a tensor has no counterpart only because the numbers of experts differ; adds it to `incomplete`."""
         for fusion in (fusion for fusion in FUSIONS if fusion.is_of_experts):
-            if (match := _pattern(fusion.whole).fullmatch(tensor_of_base.name)) is not None:
+            if (match := _alias_pattern(fusion.whole).fullmatch(tensor_of_base.name)) is not None:
                 rows = self.rows(fusion, match["stem"], tensor_of_base)
                 lacking = [f"{expert}" for expert, row in enumerate(rows) if not all(row)]
                 if 0 < len(lacking) < len(rows):
@@ -384,7 +386,7 @@ class _Candidates:
                     self.refuse(text, tensor_of_base, itertools.chain(*rows))
                     return True
             for part in fusion.parts:
-                if (match := _pattern(part).fullmatch(tensor_of_base.name)) is not None:
+                if (match := _alias_pattern(part).fullmatch(tensor_of_base.name)) is not None:
                     whole = self.get(fusion.whole.format(stem=match["stem"]))
                     count = self.experts(fusion, match["stem"])
                     if len(whole) == 1 and len(whole[0].shape) == 3 and whole[0].shape[0] != count:
@@ -417,7 +419,7 @@ class _Candidates:
 
 
 @cache
-def _pattern(template: str) -> re.Pattern[str]:
+def _alias_pattern(template: str) -> re.Pattern[str]:
     text = re.escape(template)
     text = text.replace(re.escape("{stem}"), r"(?P<stem>.*)").replace(re.escape("{expert}"), r"(?P<expert>\d{1,6})")
     return re.compile(text)
@@ -430,7 +432,7 @@ def _is_square(shape: tuple[int, ...]) -> bool:
 _EXPERT_STACK = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")
 
 
-def _turn(base: Checkpoint, fit: _Fit) -> None:
+def _transpose_stacks(base: Checkpoint, fit: _MappedTensors) -> None:
     """Transpose stacks of experts that the agent stores under the base's names, but with rows and columns exchanged."""
     stacks = {
         name: tensor
@@ -456,7 +458,7 @@ def _turn(base: Checkpoint, fit: _Fit) -> None:
         fit.notes.append(f"{are} stored with rows and columns exchanged")
 
 
-def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
+def _replace_prefixes(base: Checkpoint, agent: Checkpoint, fit: _MappedTensors) -> None:
     """Replace prefixes of the agent's names by the base's prefixes for the same layers."""
     unknown = {name: tensor.shape for name, tensor in agent.tensors.items() if name not in base.tensors}
     missing = {name: tensor.shape for name, tensor in base.tensors.items() if name not in agent.tensors}
@@ -476,11 +478,11 @@ def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
     for old, new in names.items():
         fit.tensors[new] = replace(fit.tensors.pop(old), name=new)
     if names:
-        examples = ", ".join(_prefix_change(old, new) for old, new in itertools.islice(prefixes.items(), 3))
+        examples = ", ".join(_prefix_change_text(old, new) for old, new in itertools.islice(prefixes.items(), 3))
         fit.notes.append(f"{quantity(len(names), 'tensor')} under other prefixes: {examples}")
 
 
-def _prefix_change(old: str, new: str) -> str:
+def _prefix_change_text(old: str, new: str) -> str:
     """The text for notes about a prefix that differs from the base's."""
     if not new:
         return f"{quoted(old)} is dropped, as the base has none"
@@ -489,7 +491,7 @@ def _prefix_change(old: str, new: str) -> str:
     return f"{quoted(old)} is the base's {quoted(new)}"
 
 
-def _absent(
+def _absence_reasons(
     tensors: Mapping[str, Tensor], others: Container[str], configs: Sequence[Mapping[str, object]]
 ) -> tuple[dict[str, str], str]:
     """The reasons for optional tensors that `others` lacks, by name; and a text with their numbers by reason."""

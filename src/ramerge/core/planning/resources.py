@@ -14,7 +14,7 @@ from ramerge.core.linalg.solver import SIDE_BY_SIDE, is_slow_in_float64, is_soun
 from ramerge.core.methods.base import FEW, Statistic
 from ramerge.core.planning.findings import PlanFinding, note, problem, warning
 from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.model import Resources, TensorPlan, matrices_of, needed_by
+from ramerge.core.planning.model import Resources, TensorPlan, matrices_of, method_bytes
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import is_far
@@ -103,14 +103,14 @@ def choose_resources(
         )
     remote = any(map(is_far, inputs.files))
     deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
-    scratch = _scratch(points, tensors, agents)
+    scratch = _scratch_bytes(points, tensors, agents)
     own = scratch + min(deltas, MOST_KEPT) * KEPT_BYTES
     own += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
     # each worker has one set of counts that it fills, and one that waits to be added up
     own += 2 * max(
         _bytes_of_counts(group, agents) for group in {observations}.union(*(read.values() for read in reads))
     )
-    needs = _Needs(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed_bytes, own)
+    needs = _MemoryNeeds(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed_bytes, own)
     # there must be room for one whole matrix; several at a time are faster, if they leave memory to other processes
     budget = limits.memory or max(fixed_bytes + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
     # a processor that solves for a matrix is always busy; otherwise threads wait for disks, servers, or operators
@@ -136,7 +136,7 @@ def choose_resources(
 
 
 @dataclass(frozen=True)
-class _Needs:
+class _MemoryNeeds:
     """The memory that a merge needs.
 
     Attributes:
@@ -169,12 +169,12 @@ def _fixed_bytes(
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
     inputs_of_loops = min(1 + agents + len(inputs.sides), 1 + FEW)  # kernels take no more inputs at once
     nbytes = BASELINE_BYTES + _BYTES_PER_AGENT * inputs_of_loops + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    nbytes += len(tensors) * observed_bytes + max(_open(tensors, read, agents) for read in reads)
+    nbytes += len(tensors) * observed_bytes + max(_open_sum_bytes(tensors, read, agents) for read in reads)
     nbytes += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     return nbytes + (_BYTES_OF_SENDING if is_remote else 0)
 
 
-def _open(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: int) -> int:
+def _open_sum_bytes(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: int) -> int:
     """The most bytes that 64-bit sums of incomplete parts of the model take at once."""
     last = {
         (each, tensors[i].part(each.scope)): i for i in sorted(statistics_by_tensor) for each in statistics_by_tensor[i]
@@ -197,7 +197,7 @@ def _bytes_of_counts(statistics: Sequence[Statistic], agents: int) -> int:
     return sum(statistic.blank(agents).nbytes for statistic in statistics)
 
 
-def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
+def _scratch_bytes(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
     """Bytes that the method takes for its largest tensor, in addition to a worker's buffer.
 
     Operators from recorded inputs are held for all points at once, because each point merges each block.
@@ -220,7 +220,7 @@ def place_matrices(
     """Add the device that solves for whole matrices to the resources. `text`: the user's choice of device."""
     read_device(text)
     matrices = matrices_of(points, tensors)
-    large = len(points) * sum(_operations(each.matrix) for each in matrices) >= LARGE
+    large = len(points) * sum(_gram_operations(each.matrix) for each in matrices) >= LARGE
     if text == "cpu" or not matrices or (text == "auto" and not (large and may_have_gpu())):
         return resources, []
     try:
@@ -233,7 +233,7 @@ def place_matrices(
         text = f"{device_name(device)} does not compute as the CPU does; the CPU solves for all matrices"
         return resources, [warning(text)]
     room = _device_room(str(device))
-    needs = [needed_by(points, each, agents) for each in matrices]
+    needs = [method_bytes(points, each, agents) for each in matrices]
     too_large = sum(need > room for need in needs)
     text = (
         f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
@@ -254,7 +254,7 @@ def _device_room(device: str) -> int:
     return int(_SHARE_OF_DEVICE * free / SIDE_BY_SIDE)
 
 
-def _operations(shape: Sequence[int]) -> int:
+def _gram_operations(shape: Sequence[int]) -> int:
     """The number of multiply-adds of a matrix times its transpose, in the order with the smaller product."""
     short, long = sorted((math.prod(shape[:-1]), shape[-1]))
     return short * short * long

@@ -19,9 +19,7 @@ def rounds(
     """
     required_statistics = {
         rule: list(
-            dict.fromkeys(
-                each for point in points for last in point.statistics(rule) for each in _in_order_of_counting(last)
-            )
+            dict.fromkeys(each for point in points for last in point.statistics(rule) for each in _counting_order(last))
         )
         for rule in {tensor.rule for tensor in tensors if tensor.merged}
     }
@@ -50,7 +48,7 @@ def without_cache(plan: MergePlan) -> MergePlan:
     return replace(plan, counts=PlannedCounts(rounds(plan.tensors, plan.points)))
 
 
-def _in_order_of_counting(statistic: Statistic) -> Iterator[Statistic]:
+def _counting_order(statistic: Statistic) -> Iterator[Statistic]:
     if statistic.after is not None:
-        yield from _in_order_of_counting(statistic.after)
+        yield from _counting_order(statistic.after)
     yield statistic

@@ -55,7 +55,7 @@ class TokenReader:
 
     def digest_of(self, model: Checkpoint) -> bytes | None:
         """A digest of a model's tokenizer files; None if no file is supported, or if one is damaged."""
-        texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
+        texts = [self._read_file(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
         if (texts[0] is None and texts[1] is None) or self.damages(model, "tokens"):
             return None
         return sha256(repr([text and sha256(text).digest() for text in texts]).encode()).digest()
@@ -63,16 +63,16 @@ class TokenReader:
     def tokens_of(self, model: Checkpoint) -> dict[int, bytes]:
         """The tokens of a model in UTF-8, by row. If files disagree, later files win, as in transformers."""
         tokenizer_json, vocab_json, added_tokens_json, tokenizer_config = (
-            self._text(model, name, _MOST_BYTES) for name in _NAMES
+            self._read_file(model, name, _MOST_BYTES) for name in _NAMES
         )
         tokens: dict[int, bytes] = {}
         if tokenizer_json is not None:
-            tokens.update(_vocabulary(tokenizer_json))
+            tokens.update(_vocabulary_entries(tokenizer_json))
             tokens.update(_added_tokens(tokenizer_json))
         else:
             for text in (vocab_json or b"", added_tokens_json or b""):
                 tokens.update(_numbered_tokens(text, text.find(b"{") + 1))
-        decoder = _config(tokenizer_config).get("added_tokens_decoder")
+        decoder = _parse_config(tokenizer_config).get("added_tokens_decoder")
         for row, entry in decoder.items() if isinstance(decoder, Mapping) else ():
             if isinstance(entry, Mapping) and isinstance(entry.get("content"), str) and _ROW.fullmatch(row):
                 tokens[int(row)] = entry["content"].encode("utf-8", "replace")
@@ -81,13 +81,13 @@ class TokenReader:
     def damages(self, model: Checkpoint, what: Comparison) -> dict[Location, str]:
         """The files for a property that are not valid JSON objects, each with the reason."""
         if what == "tokens":
-            own = _NAMES[:1] if self._find(model, _NAMES[0]) is not None else _NAMES[1:3]
+            own = _NAMES[:1] if self._find_file(model, _NAMES[0]) is not None else _NAMES[1:3]
             names: Iterable[str] = (*own, _NAMES[3])
         elif what == "chat template":
-            names = _TEMPLATES if self._find(model, _JINJA) is None else ()
+            names = _TEMPLATES if self._find_file(model, _JINJA) is None else ()
         else:
             names = (_GENERATION,)
-        paths = [path for name in names if (path := self._find(model, name)) is not None]
+        paths = [path for name in names if (path := self._find_file(model, name)) is not None]
         return {path: reason for path in paths if (reason := self.damage_of(path)) is not None}
 
     def damage_of(self, path: Location) -> str | None:
@@ -99,69 +99,69 @@ class TokenReader:
 
     def has_valid_json(self, model: Checkpoint, file_name: str) -> bool:
         """Whether a model has a file of this name that contains a JSON object."""
-        path = self._find(model, file_name)
+        path = self._find_file(model, file_name)
         return path is not None and self.damage_of(path) is None
 
-    def splitting_of(self, model: Checkpoint) -> dict[str, object]:
+    def tokenization_settings(self, model: Checkpoint) -> dict[str, object]:
         """The settings of tokenization besides the tokens, by description; empty if a model has no such files."""
-        tokenizer_json = self._text(model, "tokenizer.json", _MOST_BYTES)
+        tokenizer_json = self._read_file(model, "tokenizer.json", _MOST_BYTES)
         if tokenizer_json is None:
-            lines = self._text(model, "merges.txt", _MOST_BYTES)
+            lines = self._read_file(model, "merges.txt", _MOST_BYTES)
             merges = (line for line in (lines or b"").splitlines() if line[:1] != b"#")
-            return {"other merges": _digest(merges)} if lines is not None else {}
-        steps = {text: _step(tokenizer_json, key) for key, text in _STEPS.items()}
+            return {"other merges": _digest_lines(merges)} if lines is not None else {}
+        steps = {text: _step_settings(tokenizer_json, key) for key, text in _STEPS.items()}
         begin = _MERGES.search(tokenizer_json)
         if begin is None:
             return steps
         pairs = (match.groups() for match in _adjacent_matches(_MERGE, tokenizer_json, begin.end()))
         # merges are written as strings or as pairs; both become `left right`
         merges = (
-            _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
+            _unescape(one) if one is not None else _unescape(left) + b" " + _unescape(right)
             for one, left, right in pairs
         )
-        return {"other merges": _digest(merges), **steps}
+        return {"other merges": _digest_lines(merges), **steps}
 
     def stops_of(self, model: Checkpoint) -> set[int]:
         """The tokens at which generation ends, from `generation_config.json`; empty if it has none."""
-        stops = _config(self._text(model, _GENERATION, _CONFIG.size)).get("eos_token_id")
+        stops = _parse_config(self._read_file(model, _GENERATION, _CONFIG.size)).get("eos_token_id")
         return {token for token in (stops if isinstance(stops, list) else [stops]) if isinstance(token, int)}
 
     def unread(self, model: Checkpoint) -> str | None:
         """The name of a tokenizer file that is not supported; None if the model has none."""
-        return next((name for name in _UNREAD if self._find(model, name) is not None), None)
+        return next((name for name in _UNREAD if self._find_file(model, name) is not None), None)
 
     def has_tokenizer(self, model: Checkpoint) -> bool:
         """Whether a model has a tokenizer file."""
-        return any(self._find(model, name) is not None for name in (*_NAMES[:2], *_UNREAD))
+        return any(self._find_file(model, name) is not None for name in (*_NAMES[:2], *_UNREAD))
 
     def has_generation(self, model: Checkpoint) -> bool:
         """Whether a model has a generation configuration."""
-        return self._find(model, _GENERATION) is not None
+        return self._find_file(model, _GENERATION) is not None
 
     def template_of(self, model: Checkpoint) -> str | None:
         """The chat template that transformers would use, without surrounding whitespace; None if there is none."""
-        text = self._text(model, _JINJA, _CONFIG.size)
+        text = self._read_file(model, _JINJA, _CONFIG.size)
         if text is not None:
             return text.decode("utf-8", "replace").strip()
         for name in _TEMPLATES:
-            template = _config(self._text(model, name, _CONFIG.size)).get("chat_template")
+            template = _parse_config(self._read_file(model, name, _CONFIG.size)).get("chat_template")
             if template:
                 return template.strip() if isinstance(template, str) else json.dumps(template, sort_keys=True)
         return None
 
-    def _find(self, model: Checkpoint, name: str) -> Location | None:
+    def _find_file(self, model: Checkpoint, name: str) -> Location | None:
         for folder in reversed(model.companion_folders):
             path = folder / name
             if path.is_file() and (model.outside_links or not access(path).leads_outside(folder)):
                 return path
         return None
 
-    def _text(self, model: Checkpoint, name: str, most: int) -> bytes | None:
-        path = self._find(model, name)
-        return None if path is None else _read(path, most)
+    def _read_file(self, model: Checkpoint, name: str, most: int) -> bytes | None:
+        path = self._find_file(model, name)
+        return None if path is None else _read_bytes(path, most)
 
 
-def _read(path: Location, most: int) -> bytes:
+def _read_bytes(path: Location, most: int) -> bytes:
     with readable(path), path.open("rb") as file:
         text = file.read(most + 1)
     if len(text) > most:
@@ -169,37 +169,37 @@ def _read(path: Location, most: int) -> bytes:
     return text
 
 
-def _vocabulary(text: bytes) -> Iterator[tuple[int, bytes]]:
+def _vocabulary_entries(text: bytes) -> Iterator[tuple[int, bytes]]:
     begin = _VOCABULARY.search(text)
     if begin is not None and begin[1] == b"{":
         yield from _numbered_tokens(text, begin.end())
     elif begin is not None:
-        entries = (_unescaped(match[1]) for match in _adjacent_matches(_TOKEN_SCORE, text, begin.end()))
+        entries = (_unescape(match[1]) for match in _adjacent_matches(_TOKEN_SCORE, text, begin.end()))
         yield from enumerate(entries)
 
 
 def _numbered_tokens(text: bytes, position: int) -> Iterator[tuple[int, bytes]]:
     for match in _adjacent_matches(_TOKEN_NUMBER, text, position):
-        yield int(match[2]), _unescaped(match[1])
+        yield int(match[2]), _unescape(match[1])
 
 
 def _added_tokens(text: bytes) -> Iterator[tuple[int, bytes]]:
     begin = _ADDED_TOKENS.search(text)
     for match in _adjacent_matches(_OBJECT, text, begin.end()) if begin is not None else ():
-        entry = _config(match[1], _ENTRY)
+        entry = _parse_config(match[1], _ENTRY)
         row, content = entry.get("id"), entry.get("content")
         if isinstance(row, int) and isinstance(content, str):
             yield row, content.encode("utf-8", "replace")
 
 
-def _digest(lines: Iterable[bytes]) -> bytes:
+def _digest_lines(lines: Iterable[bytes]) -> bytes:
     digest = sha256()
     for line in lines:
         digest.update(line + b"\n")
     return digest.digest()
 
 
-def _step(text: bytes, key: str) -> object:
+def _step_settings(text: bytes, key: str) -> object:
     """The settings of a tokenization step such as the pre-tokenizer; None if they are missing or unreadable."""
     begin = re.search(rb'"%b"\s{0,9}:\s{0,9}(?={)' % key.encode(), text)
     if begin is None:
@@ -218,7 +218,7 @@ def _adjacent_matches(pattern: re.Pattern[bytes], text: bytes, position: int) ->
         position = match.end()
 
 
-def _unescaped(raw: bytes) -> bytes:
+def _unescape(raw: bytes) -> bytes:
     """Resolve the escapes in a JSON string, because libraries escape different characters. Return it in UTF-8."""
     if b"\\" not in raw:
         return raw
@@ -228,7 +228,7 @@ def _unescaped(raw: bytes) -> bytes:
         return raw
 
 
-def _config(text: bytes | None, limits: JsonLimits = _CONFIG) -> dict[str, Any]:
+def _parse_config(text: bytes | None, limits: JsonLimits = _CONFIG) -> dict[str, Any]:
     """The JSON object in a text; empty if it is not one, because even broken tokenizer files are copied unchanged."""
     try:
         values = parse(text or b"{}", limits, halves="replace")

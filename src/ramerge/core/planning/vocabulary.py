@@ -89,7 +89,7 @@ def check_tokens(
             findings.append(note(f"{name}: {which}{several if len(owners) > 1 else ' only'}"))
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
     tokens, unread = _tokens_by_model(models, reader)
-    findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
+    findings += [*unread, *_token_clash_findings(tokens, models, recipe)]
     tokenizer_owner = recipe.companions or next(iter(models))
     if tokenizer_owner == "base" and BASE in models:
         tokenizer_owner = BASE
@@ -97,8 +97,8 @@ def check_tokens(
         furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=tokenizer_owner)
         if furthest != tokenizer_owner:
             text = (
-                f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(tokenizer_owner)} does "
-                "not have"
+                f"the output gets the tokenizer of {furthest}, which has tokens that {_owner_phrase(tokenizer_owner)} "
+                "does not have"
             )
             findings.append(note(text))
             tokenizer_owner = furthest
@@ -160,7 +160,7 @@ def _tokens_by_model(
     return {name: tokens_by_digest[digest] for name, digest in digests.items()}, findings
 
 
-def _refuse_clashes(
+def _token_clash_findings(
     tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe
 ) -> Iterator[PlanFinding]:
     first: dict[int, str] = {}
@@ -205,7 +205,7 @@ def _warn_of_lost_tokens(
             yield warning(f"{text} ({prefix}`companions: {label_of(owner)}` accepts the loss)", name)
 
 
-def _whose(model: str) -> str:
+def _owner_phrase(model: str) -> str:
     return "that of the base" if model == BASE else f"that of {model}"
 
 

@@ -93,14 +93,14 @@ class Document:
     @property
     def agents(self) -> Mapping[str, Any]:
         """The agents by name, unchecked; empty if they are not a mapping."""
-        return self._mapping("agents")
+        return self._mapping_of_key("agents")
 
     @property
     def prompts(self) -> Mapping[str, Any]:
         """The files of prompts by agent, unchecked; empty if they are not a mapping."""
-        return self._mapping("prompts")
+        return self._mapping_of_key("prompts")
 
-    def _mapping(self, key: str) -> Mapping[str, Any]:
+    def _mapping_of_key(self, key: str) -> Mapping[str, Any]:
         value = self._values.get(key)
         return value if isinstance(value, Mapping) else {}
 
@@ -274,7 +274,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         raise RecipeError(_line_message(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
     except MarkedYAMLError as error:
         lines = text.splitlines()
-        raise RecipeError(_line_message(source, *_explanation(error, lines), lines)) from error
+        raise RecipeError(_line_message(source, *_explain_error(error, lines), lines)) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, ValueError) and (match := UNREADABLE.search(text)) is not None:
             line = text.count("\n", 0, match.start()) + 1
@@ -284,7 +284,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         raise RecipeError(f"{source}: {form}")
     document = Document({}, source, folder, {}, text.splitlines())
     try:
-        document._values |= _plain(tree, (), document, iter(range(_MAX_NODES)))  # noqa: SLF001  # its own room
+        document._values |= _convert_node(tree, (), document, iter(range(_MAX_NODES)))  # noqa: SLF001  # its own room
     except RecursionError as error:
         raise RecipeError(f"{source}: nested too deeply for a recipe") from error
     return document
@@ -319,7 +319,7 @@ _YAML_ERRORS = (
 )
 
 
-def _explanation(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
+def _explain_error(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
     """The line number of an error in YAML, and its cause."""
     for mark in (error.context_mark, error.problem_mark):
         # without a space after the colon, the line is plain text: the error shows on it, or on the next line
@@ -335,7 +335,7 @@ def _explanation(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str
     return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
 
 
-def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) -> Any:
+def _convert_node(node: object, key: Key, document: Document, budget: Iterator[int]) -> Any:
     """Convert ruamel's tree to plain values, and add the line of each key to `document`."""
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
@@ -349,16 +349,16 @@ def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) ->
                 document.where((*key, text), "is no text in YAML, so it is no name; write it in quotes, such as 'name'")
                 for text in wrong
             )
-        names = [_scalar(name, (*key, "?"), document) for name in node]
+        names = [_convert_scalar(name, (*key, "?"), document) for name in node]
         twice = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
         if twice:
             raise RecipeError(document.where(key, f"{quoted(name)} is given twice") for name in twice)
-        return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
+        return {str(name): _convert_node(value, (*key, str(name)), document, budget) for name, value in node.items()}
     if isinstance(node, CommentedSeq):
         for index in range(len(node)):
             document.lines[(*key, str(index))] = node.lc.item(index)[0] + 1 if index in (node.lc.data or {}) else 1
-        return [_plain(value, (*key, str(index)), document, budget) for index, value in enumerate(node)]
-    return _scalar(node, key, document)
+        return [_convert_node(value, (*key, str(index)), document, budget) for index, value in enumerate(node)]
+    return _convert_scalar(node, key, document)
 
 
 def _text_of_name(name: object) -> str:
@@ -371,7 +371,7 @@ def _text_of_name(name: object) -> str:
         return "a number"
 
 
-def _scalar(node: Any, key: Key, document: Document) -> object:
+def _convert_scalar(node: Any, key: Key, document: Document) -> object:
     kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
     if kind is None and node is not None:
         raise RecipeError(document.where(key, f"{quoted(node)} is neither text nor a number; write it in quotes"))

@@ -41,7 +41,7 @@ class Catches(Protocol):
 
 
 @lru_cache(maxsize=4096)
-def _compile(pattern: str) -> Glob:
+def _compile_glob(pattern: str) -> Glob:
     """Compile a shell pattern (`*`, `?`, `[0-9]`)."""
     return Glob(tuple(re.split(r"[*?]", pattern.partition("[")[0])), re.compile(translate(pattern)).match)
 
@@ -65,7 +65,7 @@ def first_rules(rules: Sequence[Catches], names: Iterable[str]) -> dict[str, int
     candidates = [
         (parse_layers(rule.layers) if rule.layers else None, (number, glob.rarest(sample), glob.matches))
         for number, rule in enumerate(rules, 1)
-        for glob in map(_compile, rule.match)
+        for glob in map(_compile_glob, rule.match)
     ]
     by_layer: dict[int | None, list[tuple[int, str, Callable[[str], object]]]] = {}
     rule_numbers: dict[str, int] = {}

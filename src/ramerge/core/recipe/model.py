@@ -30,22 +30,22 @@ from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
 from ramerge.core.recipe.other_method import change_method
 from ramerge.core.recipe.patterns import LONGEST_NAME, check_template
-from ramerge.core.recipe.sentences import describe, not_text
+from ramerge.core.recipe.sentences import describe, key_not_text_message
 
 AUTO = "auto"
 """Used as a method's name, it stands for the method that `ramerge recommend` chooses; replaced before planning."""
 LIKE_BASE = "like base"
 
 
-def _as_text(value: object) -> object:
+def _path_to_text(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _as_texts(value: object) -> object:
-    return tuple(map(_as_text, value if isinstance(value, list | tuple) else (value,)))
+def _paths_to_texts(value: object) -> object:
+    return tuple(map(_path_to_text, value if isinstance(value, list | tuple) else (value,)))
 
 
-def _as_layers(value: object) -> object:
+def _join_layers(value: object) -> object:
     if is_too_large(value):
         raise ValueError(TOO_LARGE)
     if isinstance(value, list | tuple):
@@ -56,17 +56,17 @@ def _as_layers(value: object) -> object:
 _Text = Annotated[str, Field(min_length=1)]
 
 
-def _as_agent(value: object) -> object:
-    return {"model": _as_text(value)} if isinstance(value, str | os.PathLike) else value
+def _wrap_agent(value: object) -> object:
+    return {"model": _path_to_text(value)} if isinstance(value, str | os.PathLike) else value
 
 
-class _Strict(BaseModel):
+class _StrictModel(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True
     )
 
 
-class Agent(_Strict):
+class Agent(_StrictModel):
     """One RL-trained model.
 
     Attributes:
@@ -84,12 +84,14 @@ class Agent(_Strict):
         'tool'
     """
 
-    model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
-    delta: Annotated[tuple[_Text, ...], BeforeValidator(_as_texts), Field(min_length=1, strict=False)] | None = None
+    model: Annotated[str, BeforeValidator(_path_to_text), Field(min_length=1)] | None = None
+    delta: Annotated[tuple[_Text, ...], BeforeValidator(_paths_to_texts), Field(min_length=1, strict=False)] | None = (
+        None
+    )
     over: _Text | None = None
     soup: Soup | None = None
-    importance: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
-    inputs: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+    importance: Annotated[str, BeforeValidator(_path_to_text), Field(min_length=1)] | None = None
+    inputs: Annotated[str, BeforeValidator(_path_to_text), Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _is_one_model(self) -> Agent:
@@ -125,7 +127,7 @@ class Agent(_Strict):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-class Soup(_Strict):
+class Soup(_StrictModel):
     """Checkpoints of a run whose weighted mean is used as one agent. The mean is computed while they are read.
 
     Attributes:
@@ -140,7 +142,7 @@ class Soup(_Strict):
     """
 
     method: str = "uniform"
-    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1)
+    agents: dict[str, Annotated[Agent, BeforeValidator(_wrap_agent)]] = Field(min_length=1)
     parameters: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -153,7 +155,7 @@ class Soup(_Strict):
 Agent.model_rebuild()
 
 
-class Rule(_Strict):
+class Rule(_StrictModel):
     """A rule for some tensors: keep the base's, take one agent's, merge with other parameters, or write another dtype.
 
     Attributes:
@@ -177,14 +179,14 @@ class Rule(_Strict):
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
         Field(min_length=1, strict=False),
     ] = ("*",)
-    layers: Annotated[str | None, BeforeValidator(_as_layers)] = None
+    layers: Annotated[str | None, BeforeValidator(_join_layers)] = None
     keep: Literal["base"] | None = None
     take: str | None = None
     parameters: dict[str, Any] | None = None
     dtype: Annotated[Literal["bfloat16", "float16", "float32", "float64"] | None, BeforeValidator(full_dtype)] = None
 
     @model_validator(mode="after")
-    def _does_one_thing(self) -> Rule:
+    def _check_single_action(self) -> Rule:
         actions = sum(value is not None for value in (self.keep, self.take, self.parameters))
         if actions > 1 or not (actions or self.dtype):
             raise ValueError(
@@ -210,7 +212,7 @@ class Rule(_Strict):
         return f"{', '.join(self.match)}{where}"
 
 
-class Rename(_Strict):
+class Rename(_StrictModel):
     """A rule that maps the names of agents' tensors to the base's names.
 
     Attributes:
@@ -229,7 +231,7 @@ class Rename(_Strict):
     agent: str | None = None
 
     @model_validator(mode="after")
-    def _can_be_used(self) -> Rename:
+    def _check_pattern(self) -> Rename:
         try:
             re.compile(self.pattern)
             check_template(self.pattern, self.to)
@@ -238,7 +240,7 @@ class Rename(_Strict):
         return self
 
 
-class Allow(_Strict):
+class Allow(_StrictModel):
     """Allows models that are otherwise refused.
 
     Attributes:
@@ -273,11 +275,11 @@ class Allow(_Strict):
     config: tuple[str, ...] = Field(default=(), strict=False)
 
 
-def _as_size(value: object) -> object:
+def _convert_size(value: object) -> object:
     return parse_size(value) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
-class Recipe(_Strict):
+class Recipe(_StrictModel):
     """A checked recipe. Relative paths start at the folder of the recipe's file, or else at the working folder.
 
     Attributes:
@@ -314,9 +316,9 @@ class Recipe(_Strict):
     inside: ClassVar[dict[str, type[BaseModel]]] = {"agents": Agent, "rules": Rule, "rename": Rename, "allow": Allow}
 
     method: str = DEFAULT_METHOD
-    base: Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_as_text)] = None
-    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1)
-    prompts: dict[str, Annotated[_Text, BeforeValidator(_as_text)]] = Field(default_factory=dict)
+    base: Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_path_to_text)] = None
+    agents: dict[str, Annotated[Agent, BeforeValidator(_wrap_agent)]] = Field(min_length=1)
+    prompts: dict[str, Annotated[_Text, BeforeValidator(_path_to_text)]] = Field(default_factory=dict)
     parameters: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
     dtype: Annotated[
@@ -325,7 +327,7 @@ class Recipe(_Strict):
     rounding: Literal["nearest", "stochastic"] = "nearest"
     rounding_seed: Annotated[int, Field(ge=-SEED, le=SEED)] = 0
     companions: str | None = None
-    shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
+    shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_convert_size)] = None
     rules: tuple[Rule, ...] = Field(default=(), strict=False)
     rename: tuple[Rename, ...] = Field(default=(), strict=False)
     allow: Allow = Allow()
@@ -340,14 +342,14 @@ class Recipe(_Strict):
 
     @field_validator("method")
     @classmethod
-    def _is_known(cls, name: str) -> str:
+    def _check_method_name(cls, name: str) -> str:
         if name not in METHODS and name != AUTO:
             raise ValueError(unknown_method(name))
         return name
 
     @field_validator("prompts")
     @classmethod
-    def _can_be_paths(cls, prompts: dict[str, str]) -> dict[str, str]:
+    def _check_prompt_paths(cls, prompts: dict[str, str]) -> dict[str, str]:
         for name, path in prompts.items():
             try:
                 Path(path).expanduser().resolve()
@@ -437,7 +439,7 @@ def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
     """Make a recipe from a document. Return None and the problems if its structure is wrong."""
     values = document.as_dict()
     if others := [key for key in values if not isinstance(key, str)]:
-        return None, [document.where((str(key),), not_text(key)) for key in others]
+        return None, [document.where((str(key),), key_not_text_message(key)) for key in others]
     try:
         recipe = Recipe(**values)
     except RecipeError as error:

@@ -19,7 +19,7 @@ def change_method(document: Document, name: str, flag: str) -> Document:
         flag: where the new method comes from, for messages, such as `--method`.
     """
     before = document.method
-    copy, left_out = _fit(document, name) if name != before else (document.with_values({}), [])
+    copy, left_out = _remove_other_parts(document, name) if name != before else (document.with_values({}), [])
     copy.set(("method",), name, flag)
     if left_out:
         again = "; --set parameters.NAME=VALUE gives it parameters of its own" if name in METHODS else ""
@@ -33,11 +33,11 @@ def for_method(document: Document, name: str, *, keep_shared: bool = False) -> D
     Args:
         keep_shared: whether to keep parameters and presets that the new method has, too.
     """
-    copy, _ = _fit(document, name, keep_shared=keep_shared)
+    copy, _ = _remove_other_parts(document, name, keep_shared=keep_shared)
     return copy.replacing({"method": name})
 
 
-def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
+def _remove_other_parts(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
     """A copy without the parts of the previous method, and a list of these parts for messages."""
     values = document.as_dict()
     method = METHODS.get(name)
@@ -45,7 +45,7 @@ def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[D
     presets = method.presets if method is not None and keep_shared else {}
     rules, agents = values.get("rules"), values.get("agents")
     left_out = []
-    for label, holder in (("parameters", values), *_mappings("rule", rules)):
+    for label, holder in (("parameters", values), *_named_mappings("rule", rules)):
         parameters_of_holder = holder.get("parameters")
         if isinstance(parameters_of_holder, dict):
             holder["parameters"] = {key: value for key, value in parameters_of_holder.items() if key in parameters}
@@ -55,12 +55,12 @@ def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[D
         left_out.append(f"preset {values.pop('preset')}")
     for side in SIDE_INPUTS:
         if method is None or method.side is not side:
-            mappings = _mappings(f"{side.key} of", agents)
+            mappings = _named_mappings(f"{side.key} of", agents)
             left_out += [label for label, agent in mappings if agent.pop(side.key, None) is not None]
     return document.rewritten(values), left_out
 
 
-def _mappings(what: str, entries: object) -> Iterator[tuple[str, dict[str, Any]]]:
+def _named_mappings(what: str, entries: object) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a list or mapping that are mappings, each with its name for messages; lists count from 1."""
     numbered_entries = enumerate(entries, 1) if isinstance(entries, list | tuple) else ()
     labelled_entries = entries.items() if isinstance(entries, dict) else numbered_entries

@@ -34,7 +34,7 @@ def parts_of(model: str, folder: Path) -> list[ModelPart]:
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
     """The recipe with paths that are valid for a recipe file in the folder `home`; None for any folder."""
     paths = PathStyle(home)
-    agents = {name: _portable(agent, recipe.folder, paths) for name, agent in recipe.agents.items()}
+    agents = {name: _make_portable(agent, recipe.folder, paths) for name, agent in recipe.agents.items()}
     base = _path_text(recipe.base, recipe.folder, paths)
     return recipe.model_copy(update={"base": base, "agents": agents, "prompts": prompts_of(recipe, paths)})
 
@@ -70,10 +70,10 @@ def reads_of(document: Document) -> list[Path]:
     ]
 
 
-def _portable(agent: Agent, folder: Path, paths: PathStyle) -> Agent:
+def _make_portable(agent: Agent, folder: Path, paths: PathStyle) -> Agent:
     sides: dict[str, Any] = {side.key: _path_text(getattr(agent, side.key), folder, paths) for side in SIDE_INPUTS}
     if agent.soup is not None:
-        members = {name: _portable(one, folder, paths) for name, one in agent.soup.agents.items()}
+        members = {name: _make_portable(one, folder, paths) for name, one in agent.soup.agents.items()}
         return agent.model_copy(update={"soup": agent.soup.model_copy(update={"agents": members}), **sides})
     deltas = tuple(_path_text(part, folder, paths) for part in agent.delta or ()) or None
     return Agent(model=_path_text(agent.model, folder, paths), delta=deltas, over=agent.over, **sides)

@@ -86,14 +86,14 @@ def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None 
         RecipeError: the recipe or `vary` is wrong; lists all problems of all points.
     """
     if not vary:
-        return (_point("", {}, check(document)),)
+        return (_make_point("", {}, check(document)),)
     check_variation(vary)
     points: list[Point] = []
     problems: list[str] = []
     combinations = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
     for name, combination in zip(folders_of(combinations), combinations, strict=True):
         try:
-            points.append(_point(name, combination, check(document.with_values(combination, "--vary "))))
+            points.append(_make_point(name, combination, check(document.with_values(combination, "--vary "))))
         except RecipeError as error:
             problems += error.problems
     if problems:
@@ -101,7 +101,7 @@ def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None 
     return tuple(points)
 
 
-def _point(name: str, variation: Mapping[str, object], recipe: Recipe) -> Point:
+def _make_point(name: str, variation: Mapping[str, object], recipe: Recipe) -> Point:
     method = METHODS[recipe.method]
     parameters = complete(method, recipe.preset, recipe.parameters)
     rules = [method.parameters(**{**parameters, **(rule.parameters or {})}) for rule in recipe.rules]

@@ -45,11 +45,11 @@ def describe(
         if only is not None and item["loc"] and item["loc"][0] not in only:
             continue
         key = (*prefix, *(str(part) for part in item["loc"] if part not in ("[key]", "function-before")))
-        problems.append(document.where(key, _sentence(item, model, document)))
+        problems.append(document.where(key, _problem_sentence(item, model, document)))
     return problems
 
 
-def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Document) -> str:
+def _problem_sentence(item: Mapping[str, Any], model: type[BaseModel], document: Document) -> str:
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
         *outer, key = item["loc"]
@@ -67,7 +67,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
     if kind == "dict_type" and item["loc"] == ("agents",):
         return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
     if kind == "invalid_key" or ("[key]" in item["loc"] and kind == "string_type"):
-        return not_text(value)
+        return key_not_text_message(value)
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):
@@ -81,7 +81,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
     return f"{message}, not {text if len(text) < 60 else type(value).__name__}"
 
 
-def not_text(key: object) -> str:
+def key_not_text_message(key: object) -> str:
     """The message about a key that is not text, which only Python mappings can have."""
     return f"a key must be text, not {quoted(key)}; write it in quotes"
 

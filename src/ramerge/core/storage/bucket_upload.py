@@ -52,7 +52,7 @@ _PATIENCE_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 
 
-class _Object(NamedTuple):
+class _SmallObject(NamedTuple):
     """A small remote file: its tag, its bytes, and the request condition that it has not changed; or its absence."""
 
     tag: str | None = None
@@ -100,19 +100,19 @@ class BucketUpload:
                 return [f"{self.address}: is, holds or is inside the input {input_address}; choose another place"]
         try:
             if not resumes:
-                self._refuse(self._tags(), overwrite=overwrite)
+                self._refuse_existing(self._file_tags(), overwrite=overwrite)
         except (OutputError, PlanError) as error:
             return list(error.problems)
         return []
 
-    def _refuse(self, existing_keys: Collection[str], *, overwrite: bool) -> None:
+    def _refuse_existing(self, existing_keys: Collection[str], *, overwrite: bool) -> None:
         """Raise PlanError if the folder has files that must not be replaced. Shards of runs do not count."""
         if CLAIM in existing_keys:
             raise PlanError(f"{self.address}: {self._claim_text()}")
-        names = [name for name in existing_keys if not _is_of_a_run(name)]
+        names = [name for name in existing_keys if not _belongs_to_run(name)]
         sweep: dict[str, object] = {}
         with suppress(ValueError, TypeError):
-            sweep = dict(parse(self._object(SWEEP).data or b"", RECORD)) if SWEEP in existing_keys else {}
+            sweep = dict(parse(self._read_object(SWEEP).data or b"", RECORD)) if SWEEP in existing_keys else {}
         if inside := model_inside(names, sweep):
             raise PlanError(f"{self.address}: {holds_another(f'{self.address}/{inside}')}")
         if not any(name in existing_keys for name in RECORDS) and any("/" in name for name in names):
@@ -136,8 +136,8 @@ class BucketUpload:
 
         Shards that no index names are left out: they may belong to a running job.
         """
-        existing_tags = self._tags()
-        self._refuse(existing_tags, overwrite=overwrite)
+        existing_tags = self._file_tags()
+        self._refuse_existing(existing_tags, overwrite=overwrite)
         conditions = self._takes_conditions(f"{HIDDEN_PREFIX}probe-{secrets.token_hex(6)}")
         if not conditions:
             warnings.warn(
@@ -148,7 +148,7 @@ class BucketUpload:
             )
         shards_in_use = self._shards_in_use(existing_tags)
         initial_tags = {
-            name: tag for name, tag in existing_tags.items() if name in shards_in_use or not _is_of_a_run(name)
+            name: tag for name, tag in existing_tags.items() if name in shards_in_use or not _belongs_to_run(name)
         }
         run.begin(initial_tags, conditions=conditions)
 
@@ -161,13 +161,13 @@ class BucketUpload:
         except (NotImplementedError, SendError):
             return False
         finally:
-            self._delete([key])
+            self._delete_objects([key])
 
     def resumes(self, run: UploadRun) -> bool:
         """Whether all uploads of a run still exist, and no other run has completed since it began."""
-        existing_tags = self._tags()
+        existing_tags = self._file_tags()
         is_complete = all(existing_tags.get(run.remote_name(name)) == tag for name, tag in run.receipts.items())
-        return is_complete and self._change(run, existing_tags) is None
+        return is_complete and self._changed_file(run, existing_tags) is None
 
     # --- while later shards are merged --------------------------------------------------------------------------------
 
@@ -198,18 +198,18 @@ class BucketUpload:
         tags = dict(run.receipts)
         for name in sorted(weights - tags.keys()):
             tags[name] = self.put(run, name, files[name])
-        self._claim(run)
-        existing_tags = self._tags()
+        self._put_claim(run)
+        existing_tags = self._file_tags()
         for name, tag in tags.items():
             if existing_tags.get(run.remote_name(name)) != tag:
                 raise DefeatedError(
                     f"{self.address}/{run.remote_name(name)}: another program has changed or removed it since it was "
                     "uploaded; is another job writing to the same place?"
                 )
-        if (change := self._change(run, existing_tags, files)) is not None:
-            raise self._defeated_error(change)
+        if (change := self._changed_file(run, existing_tags, files)) is not None:
+            raise self._overtaken_error(change)
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
-            self._put_small(run, name, files[name].read_bytes())
+            self._put_small_file(run, name, files[name].read_bytes())
         for name in indexes:
             one_file = PurePosixPath(name).name.removesuffix(".index.json")
             one_file = _ONE_FILE if name.endswith(DELTA_INDEX) else one_file
@@ -219,15 +219,15 @@ class BucketUpload:
             values["weight_map"] = {tensor: run.remote_name(shard) for tensor, shard in values["weight_map"].items()}
             is_delta = PurePosixPath(name).name == DELTA_INDEX
             text = dumped(signed(values), indent=1) if is_delta else f"{json.dumps(values, indent=2)}\n"
-            self._put_small(run, name, text.encode())
+            self._put_small_file(run, name, text.encode())
         self._remove_old(run, {*files, *map(run.remote_name, tags)})
         if self._holds_claim(run):
-            self._delete([CLAIM])
+            self._delete_objects([CLAIM])
 
-    def _claim(self, run: UploadRun) -> None:
+    def _put_claim(self, run: UploadRun) -> None:
         """Put this run's claim. Only the run that holds it may write files whose names are the same in all runs."""
         end = time.monotonic() + _PATIENCE_SECONDS
-        while (holder := self._object(CLAIM).data) != run.claim:
+        while (holder := self._read_object(CLAIM).data) != run.claim:
             if holder is None:
                 self._put(CLAIM, run.claim, "create" if run.conditions else "overwrite")
             elif time.monotonic() > end:
@@ -236,9 +236,11 @@ class BucketUpload:
                 time.sleep(_LOOK_SECONDS)
 
     def _holds_claim(self, run: UploadRun) -> bool:
-        return self._object(CLAIM).data == run.claim
+        return self._read_object(CLAIM).data == run.claim
 
-    def _change(self, run: UploadRun, existing_tags: Mapping[str, str], names: Collection[str] = ()) -> str | None:
+    def _changed_file(
+        self, run: UploadRun, existing_tags: Mapping[str, str], names: Collection[str] = ()
+    ) -> str | None:
         """The first file that another process has changed since the run began; None if there is none.
 
         Only indexes, records, single-file models and `names` are compared. Removed files do not matter.
@@ -246,20 +248,20 @@ class BucketUpload:
         for name in sorted(existing_tags):
             looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
             is_other = looked_at and existing_tags[name] != run.initial_tags.get(name)
-            if is_other and not run.has_put(name, self._object(name).data):
+            if is_other and not run.has_put(name, self._read_object(name).data):
                 return name
         return None
 
-    def _defeated_error(self, name: str) -> DefeatedError:
+    def _overtaken_error(self, name: str) -> DefeatedError:
         return DefeatedError(
             f"{self.address}/{name}: another job has written to the same place since this one began, so this "
             f"one's output is not put there; choose another place, or run it again with {flag_and_keyword('overwrite')}"
         )
 
-    def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
+    def _put_small_file(self, run: UploadRun, name: str, data: bytes) -> None:
         """Put a small file, unless another process has changed it since the run began."""
         for _ in range(2):  # the response to a successful request may be lost
-            object_there = self._object(name)
+            object_there = self._read_object(name)
             if object_there.data == data:
                 return
             if object_there.tag not in (None, run.initial_tags.get(name)) and not run.has_put(name, object_there.data):
@@ -270,7 +272,7 @@ class BucketUpload:
             if self._put(name, data, object_there.condition if run.conditions else "overwrite"):
                 return
             run.note_put(name, data, was_refused=True)
-        raise self._defeated_error(name)
+        raise self._overtaken_error(name)
 
     def _remove_old(self, run: UploadRun, new: set[str]) -> None:
         """Remove the files that existed when the run began, except `new` ones, as long as the run holds the claim."""
@@ -281,7 +283,7 @@ class BucketUpload:
 
     def _remove_initial(self, run: UploadRun, name: str) -> None:
         if name in run.initial_tags and self._size_and_etag(name) == run.initial_tags[name]:
-            self._delete([name])
+            self._delete_objects([name])
 
     # --- uncommitted uploads ------------------------------------------------------------------------------------------
 
@@ -291,22 +293,22 @@ class BucketUpload:
         Different runs may put equal small files, so a file is the run's own only if the run has put these bytes under
         this name, and still holds the claim. Replaced files are not restored.
         """
-        existing_tags = self._tags()
+        existing_tags = self._file_tags()
         shards_in_use = self._shards_in_use(existing_tags)
-        self._delete([name for name in existing_tags if run.owns(name) and name not in shards_in_use])
+        self._delete_objects([name for name in existing_tags if run.owns(name) and name not in shards_in_use])
         if not self._holds_claim(run):
             return
         if not any(map(run.owns, shards_in_use)):
             put = {name for name, _ in run.small_files} & existing_tags.keys() - run.initial_tags.keys()
-            self._delete([name for name in put if run.has_put(name, self._object(name).data)])
-        self._delete([CLAIM])
+            self._delete_objects([name for name in put if run.has_put(name, self._read_object(name).data)])
+        self._delete_objects([CLAIM])
 
     def clean(self) -> list[str]:
         """Remove the leftovers of interrupted runs of any machine. Return sentences about what was removed."""
-        existing_tags = self._tags()
+        existing_tags = self._file_tags()
         shards_in_use = self._shards_in_use(existing_tags)
-        left = [name for name in existing_tags if _is_of_a_run(name) and name not in shards_in_use]
-        self._delete(left)
+        left = [name for name in existing_tags if _belongs_to_run(name) and name not in shards_in_use]
+        self._delete_objects(left)
         return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
 
     def _shards_in_use(self, existing_keys: Collection[str]) -> set[str]:
@@ -315,32 +317,32 @@ class BucketUpload:
             str(PurePosixPath(name).parent / shard)
             for name in existing_keys
             if _is_index(name)
-            for shard in shards_of_index(self._object(name).data or b"")
+            for shard in shards_of_index(self._read_object(name).data or b"")
         }
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _tags(self) -> dict[str, str]:
+    def _file_tags(self) -> dict[str, str]:
         """The tag of each file in the folder: its size and ETag, which identify the content."""
         return {key: _tag_of(version) for key, version in self._bucket.list().items()}
 
     def _size_and_etag(self, key: str) -> str | None:
-        """Size and ETag of a file, as in `_tags`; None if it does not exist."""
+        """Size and ETag of a file, as in `_file_tags`; None if it does not exist."""
         with self._bucket.readable_errors(key):
             try:
                 return _tag_of(client.version_of(self._bucket.obstore.head(self._bucket.store, key)))
             except FileNotFoundError:
                 return None
 
-    def _object(self, key: str) -> _Object:
+    def _read_object(self, key: str) -> _SmallObject:
         with self._bucket.readable_errors(key):
             try:
                 answer = self._bucket.obstore.get(self._bucket.store, key)
                 data, meta = bytes(answer.bytes()), answer.meta
             except FileNotFoundError:
-                return _Object()
+                return _SmallObject()
         condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
-        return _Object(_tag_of(client.version_of(meta)), data, cast("UpdateVersion", condition))
+        return _SmallObject(_tag_of(client.version_of(meta)), data, cast("UpdateVersion", condition))
 
     def _put(self, key: str, data: bytes, mode: PutMode) -> bool:
         """Put a small file. Return False if the condition `mode` does not hold."""
@@ -353,7 +355,7 @@ class BucketUpload:
                 return False
         return True
 
-    def _delete(self, keys: Sequence[str]) -> None:
+    def _delete_objects(self, keys: Sequence[str]) -> None:
         if keys:
             with self._bucket.readable_errors():
                 self._bucket.obstore.delete(self._bucket.store, keys)
@@ -363,7 +365,7 @@ def _tag_of(version: Version) -> str:
     return f"{version.nbytes} {version.tag}"
 
 
-def _is_of_a_run(name: str) -> bool:
+def _belongs_to_run(name: str) -> bool:
     """Whether a file belongs to a single run; it belongs to a model only if an index names it."""
     return is_shard_of_run(name) or name.startswith(HIDDEN_PREFIX)
 

@@ -165,18 +165,18 @@ def readable_errors(
             raise kind(f"{place}: {_UNUSABLE}; {access}") from None
         if not isinstance(error, (BaseError, ValueError, OSError)):
             raise
-        if kind is CheckpointError and _is_denied(error):
+        if kind is CheckpointError and _is_access_denied(error):
             kind = DeniedError
         # without its cause, because a traceback would show the text that must not be repeated
-        raise kind(f"{place}: {_explanation(error, access, absent)}") from None
+        raise kind(f"{place}: {_explain_error(error, access, absent)}") from None
 
 
-def _is_denied(error: Exception) -> bool:
+def _is_access_denied(error: Exception) -> bool:
     """Whether the error means that a server has refused access."""
     return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
 
 
-def _explanation(error: Exception, access: str, absent: str) -> str:
+def _explain_error(error: Exception, access: str, absent: str) -> str:
     text = str(error)
     kind = type(error).__name__
     status = match[1] if (match := _STATUS.search(text)) else ""
@@ -189,7 +189,7 @@ def _explanation(error: Exception, access: str, absent: str) -> str:
         return f"{absent}{suffix}"
     if any(sign in text for sign in (*_METADATA, _NO_ACCOUNT)):
         return f"no credentials were found; {access}"
-    if _is_denied(error) or status in ("401", "403"):
+    if _is_access_denied(error) or status in ("401", "403"):
         return f"access is denied{suffix}; {access}"
     if kind == "PreconditionError" or status == "412":
         return has_changed("")[2:]

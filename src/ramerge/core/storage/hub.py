@@ -66,29 +66,29 @@ class Hub(Storage):
 
     @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        source = self._source(key)
+        source = self._cached_source(key)
         try:
-            for chunk in self._request(source, key, start, stop):
+            for chunk in self._request_bytes(source, key, start, stop):
                 start += chunk.size
                 yield chunk
         except client.DeniedError:  # the signature has expired
-            yield from self._request(self._source(key, instead_of=source), key, start, stop)
+            yield from self._request_bytes(self._cached_source(key, instead_of=source), key, start, stop)
 
-    def _request(self, source: _HubSource, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+    def _request_bytes(self, source: _HubSource, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         place = f"{self.address}/{key}"
         return client.chunks(source.store, "", source.version, start, stop, place=place, access=_ACCESS)
 
-    def _source(self, key: str, instead_of: _HubSource | None = None) -> _HubSource:
+    def _cached_source(self, key: str, instead_of: _HubSource | None = None) -> _HubSource:
         with self._locks[key]:
             cached = self._sources.get(key)
             if cached is None or cached is instead_of:
-                fresh = self._find(key)
+                fresh = self._find_source(key)
                 if cached is not None and cached.version != fresh.version:
                     raise CheckpointError(has_changed(f"{self.address}/{key}"))
                 cached = self._sources[key] = fresh
             return cached
 
-    def _find(self, key: str) -> _HubSource:
+    def _find_source(self, key: str) -> _HubSource:
         from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
 
         place, version = f"{self.address}/{key}", self._files[key]
@@ -98,7 +98,7 @@ class Hub(Storage):
 
         url = hf_hub_url(self._name, key, revision=self._commit)
         with hub_errors(place):
-            about = _patiently(lambda: get_hf_file_metadata(url), everywhere=True)
+            about = _retry_while_busy(lambda: get_hf_file_metadata(url), everywhere=True)
         tag = (about.etag or "").strip('"')
         if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
             raise CheckpointError(has_changed(place))
@@ -122,7 +122,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
     """
     from huggingface_hub import HfApi
 
-    info = _patiently(lambda: HfApi().model_info(name, revision=revision, files_metadata=True))
+    info = _retry_while_busy(lambda: HfApi().model_info(name, revision=revision, files_metadata=True))
     return str(info.sha), {
         file.rfilename: Version((file.lfs.sha256 if file.lfs else file.blob_id) or "", file.size or 0, 0)
         for file in info.siblings or ()
@@ -165,7 +165,7 @@ def error_text(error: BaseException) -> str:
     return f"{text}; check the network, and the hub's address {constants.ENDPOINT} (HF_ENDPOINT)"
 
 
-def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:
+def _retry_while_busy(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:
     """Call `ask`, and repeat it while the hub is busy or down, for at most `client.retry_seconds`.
 
     Args:

@@ -68,13 +68,13 @@ class HubUpload:
             with self._readable_errors():
                 if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
                     return [f"{self.address}: the token may only read; {_ACCESS}"]
-            self._refuse(overwrite=overwrite)
+            self._refuse_existing(overwrite=overwrite)
         except (OutputError, PlanError) as error:
             return list(error.problems)
         return []
 
-    def _refuse(self, *, overwrite: bool) -> None:
-        main = self._info(_MAIN)
+    def _refuse_existing(self, *, overwrite: bool) -> None:
+        main = self._model_info(_MAIN)
         if main is not None and not main.private and not self._public:
             raise PlanError(f"{self.address}: is public; pass {flag_and_keyword('public')}, or choose another name")
         if main is not None and main.private and self._public:
@@ -82,13 +82,13 @@ class HubUpload:
                 f"{self.address}: is private already; make it public on the hub, or leave out "
                 f"{flag_and_keyword('public')}"
             )
-        if (names := self._now()[1]) and not overwrite:
+        if (names := self._branch_state()[1]) and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
                 f"{flag_and_keyword('overwrite')}"
             )
 
-    def _info(self, revision: str) -> ModelInfo | None:
+    def _model_info(self, revision: str) -> ModelInfo | None:
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
         with self._readable_errors():
@@ -97,32 +97,32 @@ class HubUpload:
             except (RepositoryNotFoundError, RevisionNotFoundError):
                 return None
 
-    def _now(self) -> tuple[str | None, list[str]]:
+    def _branch_state(self) -> tuple[str | None, list[str]]:
         """The branch's current commit (None if there is none), and the names of its files, except the hub's own."""
-        info = self._info(self._branch)
+        info = self._model_info(self._branch)
         if info is None:
             return None, []
         return info.sha, sorted({file.rfilename for file in info.siblings or ()}.difference(_OF_THE_HUB))
 
     def begin(self, run: UploadRun, *, overwrite: bool) -> None:
         """Create the repository and the branch, begin a run, and record the branch's commit."""
-        self._refuse(overwrite=overwrite)
+        self._refuse_existing(overwrite=overwrite)
         with self._readable_errors():
             _api().create_repo(self.name, private=not self._public, exist_ok=True)
             if self._branch != _MAIN:
                 _api().create_branch(self.name, branch=self._branch, exist_ok=True)
-        run.begin({"commit": self._now()[0]})
+        run.begin({"commit": self._branch_state()[0]})
 
     def resumes(self, run: UploadRun) -> bool:
         """Whether nothing was committed since the run began. Only the commit shows whether its uploads still exist."""
-        return run.initial_tags.get("commit") == self._now()[0]
+        return run.initial_tags.get("commit") == self._branch_state()[0]
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
         """Upload a shard under its final name; it is invisible until a commit names it."""
         from huggingface_hub import CommitOperationAdd
 
         addition = CommitOperationAdd(name, path)
-        with self._readable_errors(name), _without_progress_bars():
+        with self._readable_errors(name), _hide_progress_bars():
             _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)
         if not addition._is_uploaded:  # noqa: SLF001  # huggingface_hub has no other way to check
             raise SendError(f"{self.address}/{name}: the repository's .gitattributes does not take it as a large file")
@@ -137,19 +137,19 @@ class HubUpload:
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        commit, existing_names = self._now()
+        commit, existing_names = self._branch_state()
         old = [name for name in existing_names if name not in files and name not in run.receipts]
         operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
             *(CommitOperationDelete(name) for name in old),
             *(CommitOperationAdd(name, path) for name, path in files.items()),
-            *(_addition(name, digest) for name, digest in run.receipts.items()),
+            *(_commit_addition(name, digest) for name, digest in run.receipts.items()),
         ]
         if run.initial_tags.get("commit") != commit:
             raise DefeatedError(
                 f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
                 f"choose another branch, or run it again with {flag_and_keyword('overwrite')}"
             )
-        with self._readable_errors(), _without_progress_bars():
+        with self._readable_errors(), _hide_progress_bars():
             hub_commit = _api().create_commit(
                 self.name,
                 operations,
@@ -174,8 +174,8 @@ class HubUpload:
         except Exception as error:
             if not isinstance(error, (*hub.failures(), RuntimeError)) or isinstance(error, RamergeError):
                 raise
-            status = getattr(getattr(_first(error), "response", None), "status_code", None)
-            text = without_secrets(hub.error_text(_first(error)))
+            status = getattr(getattr(_original_error(error), "response", None), "status_code", None)
+            text = without_secrets(hub.error_text(_original_error(error)))
             if status in (401, 403):
                 raise SendError(f"{place}: access is denied ({status}); {_ACCESS}: {text}") from None
             raise SendError(f"{place}: the hub cannot take it: {text}; {_ACCESS}") from None
@@ -187,13 +187,13 @@ def _api() -> HfApi:
     return HfApi(library_name="ramerge")
 
 
-def _first(error: BaseException) -> BaseException:
+def _original_error(error: BaseException) -> BaseException:
     """The cause of an error, if huggingface_hub has wrapped the error of a thread."""
     return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
 
 
 @contextmanager
-def _without_progress_bars() -> Iterator[None]:
+def _hide_progress_bars() -> Iterator[None]:
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     was = are_progress_bars_disabled()
@@ -205,7 +205,7 @@ def _without_progress_bars() -> Iterator[None]:
             enable_progress_bars()
 
 
-def _addition(name: str, receipt: str) -> CommitOperationAdd:
+def _commit_addition(name: str, receipt: str) -> CommitOperationAdd:
     """A commit operation for a file that was uploaded before, possibly by another process."""
     from huggingface_hub import CommitOperationAdd
     from huggingface_hub.lfs import UploadInfo

@@ -55,7 +55,7 @@ class Remote:
         return hash(str(self))
 
     def __truediv__(self, name: str) -> Remote:
-        return Remote(self.storage, _key(PurePosixPath(self.key, name)))
+        return Remote(self.storage, _object_key(PurePosixPath(self.key, name)))
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Remote:
     @property
     def parent(self) -> Remote:
         """The folder around it; the root is its own parent."""
-        return Remote(self.storage, _key(PurePosixPath(self.key).parent))
+        return Remote(self.storage, _object_key(PurePosixPath(self.key).parent))
 
     def resolve(self) -> Remote:
         """Return itself, because remote storage has no links."""
@@ -122,7 +122,7 @@ class Remote:
 
     def open(self, _mode: Literal["rb"], /) -> BinaryIO:
         """Open the file for reading."""
-        return cast(BinaryIO, io.BufferedReader(_Ranges(self), _FIRST_BYTES))
+        return cast(BinaryIO, io.BufferedReader(_RangeStream(self), _FIRST_BYTES))
 
     def read_bytes(self) -> bytes:
         """Read the whole file, which must be small."""
@@ -149,11 +149,11 @@ def relative(path: Location, folder: Location) -> PurePath:
     return PurePath(str(path)).relative_to(str(folder))
 
 
-def _key(path: PurePosixPath) -> str:
+def _object_key(path: PurePosixPath) -> str:
     return path.as_posix() if path.parts else ""
 
 
-class _Ranges(io.RawIOBase):
+class _RangeStream(io.RawIOBase):
     """A raw stream in which each read is a range request."""
 
     def __init__(self, file: Remote) -> None:
@@ -199,7 +199,7 @@ class PathStyle:
             return str(whole)
         if self.names_only:
             return f"./{whole.name}"
-        start, home = self.start.resolve() if self.start is not None else None, _home()
+        start, home = self.start.resolve() if self.start is not None else None, _home_folder()
         if home is not None and whole.is_relative_to(home) and not (start and start.is_relative_to(home)):
             return f"~/{whole.relative_to(home)}"
         if start is None:
@@ -210,14 +210,14 @@ class PathStyle:
     def in_text(self, text: str, places: Iterable[Location]) -> str:
         """Replace the paths of these places, and of the home folder, in a text."""
         names = {str(each): self.of(each) for each in places} if self.names_only else {}
-        if (home := _home()) is not None:
+        if (home := _home_folder()) is not None:
             names[str(home)] = "~"
         for path in sorted(names, key=len, reverse=True):
             text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda match: names[match[0]], text)
         return text
 
 
-def _home() -> Path | None:
+def _home_folder() -> Path | None:
     """The user's home folder; None if there is none, or if it is the root folder."""
     with suppress(RuntimeError, OSError):
         home = Path.home().resolve()

@@ -97,7 +97,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
     if not text.strip():
         raise CheckpointError("a model's name is empty; give a folder or a hub id")
     if is_remote(text):
-        return _remote(text, folder)
+        return _find_remote(text, folder)
     try:
         path = folder / Path(text).expanduser()
         if not is_unicode(str(path)):
@@ -109,10 +109,10 @@ def resolve(text: str, folder: Path) -> FoundModel:
         why = reason(error) if isinstance(error, OSError) else error
         raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {why}") from error
     if "+" in text and not path.exists():
-        return resolve_all(_sum_parts(text), folder)
+        return resolve_all(_split_at_plus(text), folder)
     if path.exists() or not is_hub_id(text):
         return FoundModel(text, path)
-    return _from_hub(text, path)
+    return _find_on_hub(text, path)
 
 
 def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
@@ -121,31 +121,31 @@ def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
     return replace(first, written="+".join(texts), adapters=tuple(adapters)) if adapters else first
 
 
-def _sum_parts(text: str) -> list[str]:
+def _split_at_plus(text: str) -> list[str]:
     parts = text.split("+")
     if not all(parts):
         raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
     return parts
 
 
-def _remote(text: str, folder: Path) -> FoundModel:
+def _find_remote(text: str, folder: Path) -> FoundModel:
     """Find a remote model, and adapters and deltas on top of it. A name with a plus is taken literally if it exists."""
     if (name := on_hub(text)) is not None:
         if "+" in name:
-            return resolve_all(_sum_parts(text), folder)
+            return resolve_all(_split_at_plus(text), folder)
         if not _HUB_ID.fullmatch(name):
             raise CheckpointError("hub: in front of a model must be followed by owner/name or owner/name@revision")
-        return _from_hub(name, folder / name)
+        return _find_on_hub(name, folder / name)
     first, *adapters = _PLUS.split(text)
     if adapters:
         return resolve_all([first, *adapters], folder)
     place = open_remote(text)
     if "+" in text and not place.is_dir():
-        return resolve_all(_sum_parts(text), folder)
+        return resolve_all(_split_at_plus(text), folder)
     return FoundModel(str(place), place)
 
 
-def _from_hub(text: str, path: Path) -> FoundModel:
+def _find_on_hub(text: str, path: Path) -> FoundModel:
     """Find a model on the hub at the current commit of its revision: in the hub's cache if it is complete there.
 
     If the hub cannot be reached, the revision in the cache is used. Without obstore, the model is downloaded.
@@ -172,18 +172,18 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         )
         warnings.warn(note, DownloadNote, stacklevel=1)
         with hub.hub_errors(f"{name}@{commit}"):
-            return FoundModel(text, _snapshot(name, commit, local_files_only=False), name, revision or commit)
+            return FoundModel(text, _fetch_snapshot(name, commit, local_files_only=False), name, revision or commit)
     return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
 
 
 def _cached_snapshot(name: str, revision: str) -> Path | None:
     try:
-        return _snapshot(name, revision, local_files_only=True)
+        return _fetch_snapshot(name, revision, local_files_only=True)
     except hub.failures():
         return None
 
 
-def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
+def _fetch_snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(

@@ -110,7 +110,7 @@ class Stream:
         """Fill `out` (uint8, contiguous) with the next bytes, of which at least `out.size` must remain."""
         position = 0
         while position < out.size:
-            data = self._rest if self._rest.size else self._next()
+            data = self._rest if self._rest.size else self._next_chunk()
             part = data[: out.size - position]
             out[position : position + part.size] = part
             position += part.size
@@ -120,7 +120,7 @@ class Stream:
             next(self._chunks, None)  # the connection can be reused only after the end of the response
             self._chunks = None
 
-    def _next(self) -> NDArray[np.uint8]:
+    def _next_chunk(self) -> NDArray[np.uint8]:
         if self._chunks is not None:
             with suppress(CheckpointError):
                 return next(self._chunks)

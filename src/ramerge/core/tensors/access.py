@@ -66,7 +66,7 @@ class LocalAccess:
 
     def version(self) -> Identity:
         """The current identity of the file, without a sample."""
-        with self._descriptor() as descriptor:
+        with self._open_descriptor() as descriptor:
             return identity_of(descriptor)
 
     def is_still(self, identity: Identity) -> bool:
@@ -76,7 +76,7 @@ class LocalAccess:
         except CheckpointError:
             return False
 
-    def with_sample(self, identity: Identity) -> Identity:
+    def add_sample(self, identity: Identity) -> Identity:
         """Add a sample of the file's content to its identity, because a write might leave everything else unchanged.
 
         The sample is a digest of pages at regular distances, or of all pages of a small file.
@@ -85,7 +85,7 @@ class LocalAccess:
         distance = max(identity.nbytes // (_PAGES * _PAGE), 1) * _PAGE
         places = range(0, identity.nbytes, distance)
         digest = xxhash.xxh3_64()
-        with self._descriptor() as descriptor:
+        with self._open_descriptor() as descriptor:
             for place in places:  # so that a disk with high latency reads all pages at once
                 will_need(descriptor, place, _PAGE)
             for place in places:
@@ -112,7 +112,7 @@ class LocalAccess:
         return no_such_folder(self.path)
 
     @contextmanager
-    def _descriptor(self) -> Iterator[int]:
+    def _open_descriptor(self) -> Iterator[int]:
         # os.open instead of stat(), because network file systems only ask the server again when a file is opened
         with readable(self.path):
             descriptor = os.open(self.path, os.O_RDONLY | NO_WAIT | PRIVATE)
@@ -134,7 +134,7 @@ class RemoteAccess:
     def is_still(self, identity: Identity) -> bool:
         return True
 
-    def with_sample(self, identity: Identity) -> Identity:
+    def add_sample(self, identity: Identity) -> Identity:
         return identity
 
     def is_readable(self) -> bool:

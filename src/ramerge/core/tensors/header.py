@@ -107,7 +107,7 @@ def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) 
     Raises:
         CheckpointError: as for `read_header`.
     """
-    parsed = _parsed if len(text) <= _MOST_KEPT_BYTES else _parsed.__wrapped__
+    parsed = _parse_header if len(text) <= _MOST_KEPT_BYTES else _parse_header.__wrapped__
     try:
         return parsed(text, data_start, file_bytes)
     except CheckpointError as error:
@@ -115,7 +115,7 @@ def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) 
 
 
 @lru_cache(256)  # agents often have the same headers as their base
-def _parsed(text: bytes, data_start: int, file_bytes: int) -> Header:
+def _parse_header(text: bytes, data_start: int, file_bytes: int) -> Header:
     document = _load_json(text)
     metadata = document.pop("__metadata__", None)
     problems = []
@@ -125,7 +125,7 @@ def _parsed(text: bytes, data_start: int, file_bytes: int) -> Header:
         problems.append("__metadata__ must map strings to strings")
     entries = []
     for name, raw in document.items():
-        entry = _entry(name, raw, data_start)
+        entry = _parse_entry(name, raw, data_start)
         if isinstance(entry, str):
             problems.append(f"tensor {quoted(name)}: {entry}")
         else:
@@ -162,20 +162,20 @@ def _load_json(text: bytes) -> dict[str, Any]:
     return document
 
 
-def _entry(name: str, raw: object, data_start: int) -> HeaderEntry | str:
+def _parse_entry(name: str, raw: object, data_start: int) -> HeaderEntry | str:
     if not isinstance(raw, dict) or raw.keys() != _KEYS:
         return "must have exactly the keys dtype, shape and data_offsets"
     dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         return f"unknown dtype {quoted(dtype)}"
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
-        return _no_counts(shape, offsets)
+        return _count_problem(shape, offsets)
     numbers = shape + offsets
     if set(map(type, numbers)) != _INT or min(numbers) < 0:  # fast, because a large model has half a million numbers
-        return _no_counts(shape, offsets)
+        return _count_problem(shape, offsets)
     if max(numbers) > MAX_NUMBER:
         return "a size or an offset overflows 64 bits"
-    bits = _bits(shape, BITS[dtype])
+    bits = _size_in_bits(shape, BITS[dtype])
     if bits > 8 * MAX_NUMBER:
         return f"shape {quoted(shape)} overflows 64 bits"
     begin, end = offsets
@@ -186,13 +186,13 @@ def _entry(name: str, raw: object, data_start: int) -> HeaderEntry | str:
     return HeaderEntry(name, dtype, tuple(shape), data_start + begin, data_start + end)
 
 
-def _no_counts(shape: object, offsets: object) -> str:
+def _count_problem(shape: object, offsets: object) -> str:
     if not isinstance(shape, list) or not all(type(extent) is int and extent >= 0 for extent in shape):
         return f"shape {quoted(shape)} is not a list of non-negative integers"
     return f"data_offsets {quoted(offsets)} are not two non-negative integers"
 
 
-def _bits(shape: Sequence[int], width: int) -> int:
+def _size_in_bits(shape: Sequence[int], width: int) -> int:
     """The size of a tensor in bits; any number above the limit if it is too large, because huge products take long."""
     if len(shape) <= _FEW:
         return width * math.prod(shape)

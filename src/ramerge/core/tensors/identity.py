@@ -48,7 +48,7 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
     if seconds > 0:
         time.sleep(seconds)
         identities = {path: access(path).version() for path in identities}
-    return {path: access(path).with_sample(identity) for path, identity in identities.items()}
+    return {path: access(path).add_sample(identity) for path, identity in identities.items()}
 
 
 def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:
@@ -75,15 +75,15 @@ def check_unchanged(files: Mapping[Location, Identity]) -> None:
 def is_another(path: Location, identity: FileIdentity, planned_identity: Identity) -> str:
     """The message that a file on this machine is not the file that the plan was made with."""
     plan = (
-        f"{planned_identity.nbytes:,} bytes, written {_date(planned_identity)}"
+        f"{planned_identity.nbytes:,} bytes, written {_format_date(planned_identity)}"
         if isinstance(planned_identity, FileIdentity)
         else str(planned_identity)
     )
     return (
         f"{path}: is not the file that was planned with, but one of {identity.nbytes:,} bytes, written "
-        f"{_date(identity)}; planned was one of {plan}"
+        f"{_format_date(identity)}; planned was one of {plan}"
     )
 
 
-def _date(identity: FileIdentity) -> str:
+def _format_date(identity: FileIdentity) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(identity.modified_ns / _SECOND))

@@ -154,7 +154,7 @@ class LowRank(Origin):
             return self._sum_scratch(tensor, elements)
         rows, columns = _matrix_shape(tensor)
         if self.by_column:
-            panel = self._rows_at_a_time(tensor) * columns
+            panel = self._rows_per_panel(tensor) * columns
             return max(
                 self._sum_scratch(tensor, elements),
                 room(4 * panel) + room(4 * columns) + _load_scratch(self.magnitude, columns),
@@ -187,10 +187,10 @@ class LowRank(Origin):
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         values = out.view(np.float32)
         if self.magnitude is None:
-            self._sum(reader, tensor, start, stop, values)
+            self._sum_products(reader, tensor, start, stop, values)
         elif self.by_column:
             factors = self._column_factors(reader, tensor)
-            self._sum(reader, tensor, start, stop, values)
+            self._sum_products(reader, tensor, start, stop, values)
             scale_columns(values, start, factors)
         else:
             columns = _matrix_shape(tensor)[1]
@@ -200,17 +200,17 @@ class LowRank(Origin):
             first, last = -(-start // columns), stop // columns  # the complete rows
             if first < last:
                 inside = values[first * columns - start : last * columns - start]
-                self._sum(reader, tensor, first * columns, last * columns, inside)
+                self._sum_products(reader, tensor, first * columns, last * columns, inside)
                 scale_rows(inside, columns, magnitudes[first - top : last - top])
             for row in {top, bottom - 1} - set(range(first, last)):  # norms need the whole row
                 with reader.arena.scratch():
                     whole = _take_float32(reader, columns)
-                    self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
+                    self._sum_products(reader, tensor, row * columns, (row + 1) * columns, whole)
                     scale_rows(whole, columns, magnitudes[row - top : row - top + 1])
                     low, high = max(start, row * columns), min(stop, (row + 1) * columns)
                     values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
-    def _sum(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
+    def _sum_products(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
         _read_float32(reader, self.base, start, stop, values)
         rows, columns = _matrix_shape(tensor)
         size = rows * columns
@@ -224,7 +224,7 @@ class LowRank(Origin):
                 if place >= 0 and self.region is not None:
                     self._add_region(reader, place, self.region, columns, low - begin, inside, sums)
                 elif place >= 0:
-                    self._add(reader, place, columns, low - begin, inside, sums)
+                    self._add_expert_product(reader, place, columns, low - begin, inside, sums)
 
     @staticmethod
     def _panel_shape(region: Region, columns: int) -> tuple[int, int]:
@@ -235,7 +235,7 @@ class LowRank(Origin):
     def _add_region(
         self, reader: Reader, expert: int, region: Region, columns: int, start: int, values: Reals, sums: Reals
     ) -> None:
-        """Like `_add`, but only for some rows or columns of the expert's matrix."""
+        """Like `_add_expert_product`, but only for some rows or columns of the expert's matrix."""
         stop = start + values.size
         top, bottom = start // columns, -(-stop // columns)
         high, width = self._panel_shape(region, columns)
@@ -247,7 +247,7 @@ class LowRank(Origin):
                 rows = min(high, end - low)
                 product = _take_float32(reader, rows * width)
                 product[:] = 0
-                self._add(reader, expert, width, low * width, product, sums)
+                self._add_expert_product(reader, expert, width, low * width, product, sums)
                 for row in range(rows):
                     place = (first + (low + row) * step) * columns - start
                     line = product[row * width : (row + 1) * width]
@@ -256,7 +256,9 @@ class LowRank(Origin):
                     else:
                         _add_strided(values, line, place, 1)
 
-    def _add(self, reader: Reader, expert: int, columns: int, start: int, values: Reals, sums: Reals) -> None:
+    def _add_expert_product(
+        self, reader: Reader, expert: int, columns: int, start: int, values: Reals, sums: Reals
+    ) -> None:
         """Add the product to elements of an expert's matrix, beginning with element `start`."""
         stop = start + values.size
         top, bottom = start // columns, -(-stop // columns)
@@ -299,13 +301,13 @@ class LowRank(Origin):
                 return cast(Reals, cache)
             rows, columns = _matrix_shape(tensor)
             sums = np.zeros(columns, np.float64)
-            step = self._rows_at_a_time(tensor)
+            step = self._rows_per_panel(tensor)
             with reader.arena.scratch():
                 values = _take_float32(reader, step * columns)
                 for row in range(0, rows, step):
                     below = min(row + step, rows)
                     part = values[: (below - row) * columns]
-                    self._sum(reader, tensor, row * columns, below * columns, part)
+                    self._sum_products(reader, tensor, row * columns, below * columns, part)
                     add_squares(part, sums)
                 magnitudes = _take_float32(reader, columns)
                 _read_float32(reader, self.magnitude, 0, columns, magnitudes)
@@ -315,7 +317,7 @@ class LowRank(Origin):
             return factors
 
     @staticmethod
-    def _rows_at_a_time(tensor: Tensor) -> int:
+    def _rows_per_panel(tensor: Tensor) -> int:
         rows, columns = _matrix_shape(tensor)
         return max(1, min(rows, _PANEL // columns))
 

@@ -106,16 +106,16 @@ def name_aliases(name: str) -> dict[str, tuple[str, ...]]:
     """All aliases of a name by the table, including the name itself, each with the reasons for its steps."""
     numbers = _NUMBERS.findall(name)
     if _NUMBER in name or not numbers:
-        return dict(_aliases(name))
+        return dict(_aliases_of_name(name))
     aliases = {}
-    for other, reasons in _aliases(_NUMBERS.sub(_NUMBER, name)).items():
+    for other, reasons in _aliases_of_name(_NUMBERS.sub(_NUMBER, name)).items():
         first, *others = other.split(_NUMBER)
         aliases[first + "".join(number + text for number, text in zip(numbers, others, strict=True))] = reasons
     return aliases
 
 
 @lru_cache(4096)  # names of layers and experts differ only in their numbers
-def _aliases(name: str) -> dict[str, tuple[str, ...]]:
+def _aliases_of_name(name: str) -> dict[str, tuple[str, ...]]:
     result: dict[str, tuple[str, ...]] = {name: ()}
     new = [name]
     for _ in range(_MOST_STEPS):

@@ -69,10 +69,10 @@ def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orien
     """
     fusions = [shape for name, shape in shapes.items() if name.endswith(_QUERIES_KEYS_VALUES) and len(shape) == 2]
     is_conv1d = any(shape[1] == 3 * shape[0] for shape in fusions) and not config
-    return Orientation(is_conv1d or config.get("model_type") in _CONV1D, _stacks(shapes, config))
+    return Orientation(is_conv1d or config.get("model_type") in _CONV1D, _stack_orientations(shapes, config))
 
 
-def _stacks(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bool | None]:
+def _stack_orientations(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bool | None]:
     modules: dict[str, dict[str, str]] = defaultdict(dict)
     for name, shape in shapes.items():
         if len(shape) == 3 and all(shape) and (match := _STACK.fullmatch(name)) is not None:

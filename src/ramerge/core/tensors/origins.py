@@ -40,7 +40,7 @@ class Box:
     width: int
 
     @staticmethod
-    def of(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Box | None:
+    def find_box(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Box | None:
         """Convert a box in a tensor, with these offsets and sizes, to a box in a matrix; None if that is impossible."""
         axes: list[tuple[int, int, int]] = []  # extent, offset, size
         for extent, offset, size in zip(shape, offsets, sizes, strict=True):
@@ -80,7 +80,7 @@ def _segments(start: int, stop: int, width: int) -> Iterator[tuple[int, int, int
             start = last * width
 
 
-def _rectangle(flat: Bytes, first: int, rows: int, pitch: int, columns: int) -> Bytes:
+def _strided_view(flat: Bytes, first: int, rows: int, pitch: int, columns: int) -> Bytes:
     """A view of `rows` runs of `columns` bytes each, at distances of `pitch` bytes, beginning with byte `first`."""
     end = first + (rows - 1) * pitch + columns
     return np.lib.stride_tricks.as_strided(flat[first:end], (rows, columns), (pitch, 1))
@@ -128,7 +128,7 @@ class Pieces(_Rearrangement):
 
     @staticmethod
     def _box(tensor: Tensor, piece: PlacedPiece) -> Box:
-        box = Box.of(tensor.shape, piece.offsets, piece.tensor.shape)
+        box = Box.find_box(tensor.shape, piece.offsets, piece.tensor.shape)
         assert box is not None, f"{tensor.name} at {piece.offsets} is no box in a matrix"
         return box
 
@@ -136,10 +136,10 @@ class Pieces(_Rearrangement):
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         for piece in self.pieces:
             if piece.tensor.elements:
-                self._read(reader, piece.tensor, self._box(tensor, piece), start, stop, out)
+                self._read_box(reader, piece.tensor, self._box(tensor, piece), start, stop, out)
 
     @staticmethod
-    def _read(reader: Reader, part: Tensor, box: Box, start: int, stop: int, out: Bytes) -> None:
+    def _read_box(reader: Reader, part: Tensor, box: Box, start: int, stop: int, out: Bytes) -> None:
         size = itemsize(part.dtype)
         for top, bottom, left, right in _segments(
             max(start, box.row * box.width), min(stop, (box.row + box.rows) * box.width), box.width
@@ -157,7 +157,7 @@ class Pieces(_Rearrangement):
             with reader.arena.scratch():
                 buffer = reader.arena.take(rows * columns * size)
                 reader.read(part, first, last, buffer)
-                target = _rectangle(out, place, rows, box.width * size, columns * size)
+                target = _strided_view(out, place, rows, box.width * size, columns * size)
                 target[:] = buffer.reshape(rows, columns * size)
 
 
@@ -180,7 +180,7 @@ class Cut(_Rearrangement):
 
     @property
     def _box(self) -> Box:
-        box = Box.of(self.whole.shape, self.offsets, self.sizes)
+        box = Box.find_box(self.whole.shape, self.offsets, self.sizes)
         assert box is not None, f"{self.offsets} of {self.whole.name} is no box in a matrix"
         return box
 
@@ -208,7 +208,7 @@ class Cut(_Rearrangement):
             with reader.arena.scratch():
                 buffer = reader.arena.take(spanned * size)
                 reader.read(self.whole, first, first + spanned, buffer)
-                part.reshape(rows, columns * size)[:] = _rectangle(buffer, 0, rows, box.width * size, columns * size)
+                part.reshape(rows, columns * size)[:] = _strided_view(buffer, 0, rows, box.width * size, columns * size)
 
 
 @dataclass(frozen=True)
@@ -226,13 +226,13 @@ class Transposed(_Rearrangement):
     def parts(self) -> Sequence[Tensor]:
         return (self.other,)
 
-    def _stripe(self) -> int:
+    def _stripe_rows(self) -> int:
         rows, columns = self.other.shape[-2:]
         return max(1, min(rows, _STRIPE_BYTES // max(1, columns * itemsize(self.other.dtype))))
 
     @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        stripe = self._stripe() * self.other.shape[-1]
+        stripe = self._stripe_rows() * self.other.shape[-1]
         return room(stripe * itemsize(tensor.dtype)) + self.other.scratch(stripe)
 
     @override
@@ -242,8 +242,8 @@ class Transposed(_Rearrangement):
         words = out.view(f"u{size}")
         for matrix in range(start // (rows * columns), -(-stop // (rows * columns))):
             begin = matrix * rows * columns
-            for row in range(0, rows, self._stripe()):
-                height = min(self._stripe(), rows - row)
+            for row in range(0, rows, self._stripe_rows()):
+                height = min(self._stripe_rows(), rows - row)
                 with reader.arena.scratch():
                     buffer = reader.arena.take(height * columns * size)
                     reader.read(self.other, begin + row * columns, begin + (row + height) * columns, buffer)
@@ -284,7 +284,7 @@ def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> 
             pieces.append(PlacedPiece(tuple((low - offsets).tolist()), inner))
         is_whole = len(pieces) == 1 and pieces[0].tensor.shape == sizes
         return Tensor(tensor.name, tensor.dtype, sizes, pieces[0].tensor.origin if is_whole else Pieces(tuple(pieces)))
-    box = Box.of(tensor.shape, offsets, sizes)
+    box = Box.find_box(tensor.shape, offsets, sizes)
     if isinstance(origin, Stored) and box is not None and box.is_run:
         size = itemsize(tensor.dtype)
         begin = origin.offset + (box.row * box.width + box.column) * size
@@ -322,13 +322,13 @@ def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequen
         if any(o < 0 or s < 0 or o + s > extent for o, s, extent in zip(offsets, sizes, shape, strict=True)):
             return f"the piece of {list(sizes)} at {list(offsets)} lies outside of {list(shape)}"
     full = [(tuple(offsets), tuple(sizes)) for offsets, sizes in boxes if 0 not in sizes]
-    if twins := _overlapping(shape, full):
+    if twins := _overlap_problem(shape, full):
         return twins
     missing = math.prod(shape) - sum(math.prod(sizes) for _, sizes in full)
     return f"its shards lack {missing:,} of {math.prod(shape):,} elements" if missing else None
 
 
-def _overlapping(shape: Sequence[int], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> str | None:
+def _overlap_problem(shape: Sequence[int], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> str | None:
     """Why boxes overlap; None if they do not. Their faces cut the tensor into cells; no cell may be in two boxes."""
     if not shape:
         return "a scalar is there twice" if len(boxes) > 1 else None

@@ -37,7 +37,7 @@ def stack_of(name: str) -> str:
     return match[1] if match else ""
 
 
-def _stacks(shapes: Mapping[str, Shape]) -> dict[str, Stack]:
+def _find_stacks(shapes: Mapping[str, Shape]) -> dict[str, Stack]:
     """The stacks of a model, by prefix."""
     stacks: dict[str, Stack] = {}
     for name, shape in shapes.items():
@@ -70,11 +70,13 @@ def align(
     ({'model.layers.0.w': 'lm.layers.0.w', 'model.norm': 'lm.norm'}, {'model.': 'lm.'})
     """
     stack_pairs = _pairs_of_stacks(
-        {old: stack for old, stack in _stacks(shapes).items() if old not in fixed_stacks}, _stacks(targets), preferences
+        {old: stack for old, stack in _find_stacks(shapes).items() if old not in fixed_stacks},
+        _find_stacks(targets),
+        preferences,
     )
     around = {_module_prefixes(old, new) for old, new in stack_pairs.items()}
     pairs = sorted(
-        {pair for old, new in around for pair in _shorter(old, new)}, key=lambda pair: (-len(pair[0]), *pair)
+        {pair for old, new in around for pair in _shorter_prefixes(old, new)}, key=lambda pair: (-len(pair[0]), *pair)
     )
     names: dict[str, str] = {}
     prefixes: dict[str, str] = {}
@@ -85,7 +87,7 @@ def align(
         stack = stack_of(name)
         if stack in stack_pairs:
             names[name] = stack_pairs[stack] + name[len(stack) :]
-            prefixes.setdefault(*_shortest(*_module_prefixes(stack, stack_pairs[stack])))
+            prefixes.setdefault(*_shortest_prefixes(*_module_prefixes(stack, stack_pairs[stack])))
             continue
         places = [(old, new) for old, new in pairs if name.startswith(old) and new + name[len(old) :] in targets]
         places += [
@@ -93,7 +95,7 @@ def align(
         ]
         for old, new in places[:1]:
             names[name] = new + name[len(old) :]
-            prefixes.setdefault(*_shortest(old, new))
+            prefixes.setdefault(*_shortest_prefixes(old, new))
     counts = Counter(names.values())
     renames = {old: new for old, new in names.items() if old != new and counts[new] == 1}
     return renames, {old: new for old, new in prefixes.items() if old != new}
@@ -136,7 +138,7 @@ def _module_prefixes(old: str, new: str) -> tuple[str, str]:
     return f"{before}." if before else "", f"{after}." if after else ""
 
 
-def _shorter(old: str, new: str) -> Iterable[tuple[str, str]]:
+def _shorter_prefixes(old: str, new: str) -> Iterable[tuple[str, str]]:
     """Yield two prefixes, and shorter ones without common last parts, which neighbors of a stack may have."""
     while True:
         yield old, new
@@ -147,8 +149,8 @@ def _shorter(old: str, new: str) -> Iterable[tuple[str, str]]:
         old, new = (f"{part}." if part else "" for part in (head, other))
 
 
-def _shortest(old: str, new: str) -> tuple[str, str]:
-    return list(_shorter(old, new))[-1]
+def _shortest_prefixes(old: str, new: str) -> tuple[str, str]:
+    return list(_shorter_prefixes(old, new))[-1]
 
 
 def _last_three_parts(name: str) -> str:

@@ -87,7 +87,7 @@ class _Extent(NamedTuple):
     end: int
 
 
-class _Ahead:
+class _AheadExtents:
     """Extents of a remote file, each of which is requested as a whole when its first piece is needed."""
 
     def __init__(self, extents: Iterable[_Extent]) -> None:
@@ -123,7 +123,7 @@ class Files:
     def __init__(self, identities: Mapping[Location, Identity] = MappingProxyType({})) -> None:
         self._identities = dict(identities)
         self._unseen: set[Location] = set()  # files not yet opened on this machine
-        self._open_file = lru_cache(_MOST_OPEN)(self._open)
+        self._open_file = lru_cache(_MOST_OPEN)(self._open_or_evict)
         self._opening = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -137,8 +137,8 @@ class Files:
 
     def close(self) -> None:
         """Close all files, while no thread is reading. Later reads open them again."""
-        if "_requests" in vars(self):
-            vars(self).pop("_requests").shutdown()
+        if "_request_pool" in vars(self):
+            vars(self).pop("_request_pool").shutdown()
         self._open_file.cache_clear()
 
     def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
@@ -169,26 +169,26 @@ class Files:
             CheckpointError: as for `fill`.
         """
         remote = [each for each in ranges if is_far(each.path)]
-        requests = [self._requests.submit(self._fill_one, each) for each in remote[1:]]
+        requests = [self._request_pool.submit(self._fill_range, each) for each in remote[1:]]
         try:
             for each in (*remote[:1], *(each for each in ranges if not is_far(each.path))):
-                self._fill_one(each)
+                self._fill_range(each)
         finally:
             wait(requests)  # they write into the arrays until they are done
         for request in requests:
             request.result()
 
-    def _fill_one(self, range_of_file: Wanted) -> None:
+    def _fill_range(self, range_of_file: Wanted) -> None:
         if range_of_file.stream is not None:
             range_of_file.stream.fill(range_of_file.out)
         else:
             self.fill(range_of_file.path, range_of_file.position, range_of_file.out)
 
     @cached_property
-    def _requests(self) -> ThreadPoolExecutor:
+    def _request_pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="ramerge-request")
 
-    def _open(self, path: Path) -> OpenFile:
+    def _open_or_evict(self, path: Path) -> OpenFile:
         """Open a file. If the process has too many open files, close others as soon as no thread reads them."""
         deadline = monotonic() + _MOST_SECONDS
         while True:
@@ -212,7 +212,7 @@ class Files:
         return file
 
 
-def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
+def _remote_extent(tensor: Tensor, start: int, stop: int) -> _Extent | None:
     """The extent of elements `start:stop` in a remote file; None if they are local or computed."""
     origin, width = tensor.origin, itemsize(tensor.dtype)
     if not isinstance(origin, Stored) or not is_far(origin.path):
@@ -220,7 +220,7 @@ def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
     return _Extent(origin.path, origin.offset + start * width, origin.offset + stop * width)
 
 
-def _together(extents: Iterable[_Extent]) -> Iterator[_Extent]:
+def _join_extents(extents: Iterable[_Extent]) -> Iterator[_Extent]:
     """Join sorted extents of a file if the gap between them is small, and split long ones."""
     extent_before: _Extent | None = None
     for extent in extents:
@@ -231,12 +231,12 @@ def _together(extents: Iterable[_Extent]) -> Iterator[_Extent]:
         ):
             extent_before = extent_before._replace(end=max(extent_before.end, extent.end))
             continue
-        yield from _cut_extent(extent_before)
+        yield from _split_extent(extent_before)
         extent_before = extent
-    yield from _cut_extent(extent_before)
+    yield from _split_extent(extent_before)
 
 
-def _cut_extent(extent: _Extent | None) -> Iterator[_Extent]:
+def _split_extent(extent: _Extent | None) -> Iterator[_Extent]:
     if extent is not None:
         for begin in range(extent.begin, extent.end, _AHEAD):
             yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))
@@ -259,7 +259,7 @@ class Reader:
         self._digests: dict[tuple[int, int, int], bytes] = {}
         self.kept: dict[tuple[int, ...], Any] = {}
         self._streams: dict[tuple[int, int], Stream] = {}
-        self._ahead: dict[Location, _Ahead] = {}
+        self._ahead: dict[Location, _AheadExtents] = {}
 
     def expect(self, spans: Iterable[Span]) -> None:
         """Announce the next blocks, so that consecutive blocks of a remote file become one request."""
@@ -272,13 +272,13 @@ class Reader:
                     if is_far(piece.path):
                         end = piece.offset + piece.nbytes
                         pieces.setdefault(piece.path, []).append(_Extent(piece.path, piece.offset, end))
-                if (extent := _elsewhere(tensor, start, stop)) is None:
+                if (extent := _remote_extent(tensor, start, stop)) is None:
                     continue
                 path, begin, end = extent
                 stream = ends.pop((path, begin), None) or Stream(path.storage, path.key, begin, begin)
                 stream.stop = end
                 ends[path, end] = self._streams[id(tensor), start] = stream
-        self._ahead = {path: _Ahead(_together(sorted(extents))) for path, extents in pieces.items()}
+        self._ahead = {path: _AheadExtents(_join_extents(sorted(extents))) for path, extents in pieces.items()}
 
     def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
         """Like `Files.fill`, but uses the response to a request for several pieces, if `expect` has announced them.
@@ -303,13 +303,13 @@ class Reader:
         arrays: dict[int, NDArray[np.uint8]] = {}
         ranges = []
         for tensor in tensors:
-            key, extent = id(tensor), _elsewhere(tensor, self._start, self._stop)
+            key, extent = id(tensor), _remote_extent(tensor, self._start, self._stop)
             if extent is not None and key not in {*self._blocks, *arrays}:
-                arrays[key] = self._room(tensor)
+                arrays[key] = self._padded_buffer(tensor)
                 stream = self._streams.pop((key, self._start), None)
                 if stream is not None and not stream.gives(extent.begin, extent.end):
                     stream = None
-                ranges.append(Wanted(extent.path, extent.begin, arrays[key][: self._nbytes(tensor)], stream))
+                ranges.append(Wanted(extent.path, extent.begin, arrays[key][: self._block_bytes(tensor)], stream))
         self.files.fill_all(ranges)
         self._blocks |= arrays
         return list(map(self.block, tensors))
@@ -321,18 +321,18 @@ class Reader:
             CheckpointError: a file ends early, cannot be read, or has changed.
         """
         if id(tensor) not in self._blocks:
-            part = self._room(tensor)
+            part = self._padded_buffer(tensor)
             with self.arena.scratch():
-                tensor.origin.read(self, tensor, self._start, self._stop, part[: self._nbytes(tensor)])
+                tensor.origin.read(self, tensor, self._start, self._stop, part[: self._block_bytes(tensor)])
             self._blocks[id(tensor)] = part
         return self._blocks[id(tensor)]
 
-    def _nbytes(self, tensor: Tensor) -> int:
+    def _block_bytes(self, tensor: Tensor) -> int:
         return (self._stop - self._start) * itemsize(tensor.dtype)
 
-    def _room(self, tensor: Tensor) -> NDArray[np.uint8]:
+    def _padded_buffer(self, tensor: Tensor) -> NDArray[np.uint8]:
         """Memory for the block of a tensor, padded with zeros to a multiple of 4 bytes."""
-        size = self._nbytes(tensor)
+        size = self._block_bytes(tensor)
         part = self.arena.take(size + -size % 4)
         part[size:] = 0
         return part

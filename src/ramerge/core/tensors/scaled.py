@@ -118,7 +118,7 @@ class Scaling(Origin):
         return codes, scales
 
 
-def requantizable(tensor: Tensor) -> Scaling | None:
+def writable_scaling(tensor: Tensor) -> Scaling | None:
     """The codes and scales of a tensor, if results can be quantized in the same way; None if they cannot."""
     origin = tensor.origin
     if not isinstance(origin, Scaling) or origin.factor is not None or origin.divisor is not None:
@@ -126,15 +126,15 @@ def requantizable(tensor: Tensor) -> Scaling | None:
     return origin if origin.format in quantize.CODES and origin.scale_format in quantize.STORES else None
 
 
-def recountable(tensor: Tensor) -> Scaling | None:
+def countable_scaling(tensor: Tensor) -> Scaling | None:
     """The codes and scales of a tensor, if the effect of quantizing a result to this format can be counted; else None.
 
-    This includes formats to which results cannot be written (see `requantizable`).
+    This includes formats to which results cannot be written (see `writable_scaling`).
     """
     origin = tensor.origin
     if isinstance(origin, Scaling) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
         return origin if origin.grid.block_rows == 1 else None
-    return requantizable(tensor)
+    return writable_scaling(tensor)
 
 
 def scaling_unit(origin: Scaling) -> int:
@@ -189,7 +189,7 @@ def reread(
 ) -> NDArray[np.float32]:
     """The values that elements `start:stop` would have after quantizing them like the stored tensor and decoding them.
 
-    The arguments are those of `requantize`, with an origin from `recountable`.
+    The arguments are those of `requantize`, with an origin from `countable_scaling`.
     """
     values_read = reader.arena.take(4 * values.size).view(np.float32)
     if origin.format in quantize.CODES:

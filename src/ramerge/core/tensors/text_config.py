@@ -41,16 +41,16 @@ def has_more_than_text(config: Config) -> bool:
     return not config or bool(part_configs(config)) or any(_OF_TOWERS.fullmatch(key) for key in config)
 
 
-def _all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Config]]:
+def _nested_configs(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Config]]:
     """Yield the configuration itself and those of all nested parts, each with the path of keys to it."""
     yield path, config
     for key, part in part_configs(config).items():
-        yield from _all_parts(part, (*path, key))
+        yield from _nested_configs(part, (*path, key))
 
 
 def path_to(config: Config, kind: object) -> tuple[str, ...]:
     """The path of keys to the part with this `model_type`; empty if it is the whole model, or if there is none."""
-    return next((path for path, part in _all_parts(config) if kind and part.get("model_type") == kind), ())
+    return next((path for path, part in _nested_configs(config) if kind and part.get("model_type") == kind), ())
 
 
 def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, object]:

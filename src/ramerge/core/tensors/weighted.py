@@ -27,7 +27,7 @@ from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
 
 
-class _Step(NamedTuple):
+class _TermStep(NamedTuple):
     """The step from one term to the next: the factor of the changes, and whether the next term stores its changes."""
 
     before: Tensor
@@ -36,7 +36,7 @@ class _Step(NamedTuple):
     is_change: bool
 
 
-def _together(steps: Sequence[_Step]) -> int:
+def _held_terms(steps: Sequence[_TermStep]) -> int:
     """The number of terms that are held in memory at once."""
     runs = [len(list(group)) for is_change, group in groupby(steps, attrgetter("is_change")) if not is_change]
     return 1 + min(max(runs, default=0), kernels.GROUP)
@@ -69,7 +69,7 @@ class WeightedSum(Origin):
         return first.likeness, tuple(rest)
 
     @property
-    def _factors(self) -> list[float]:
+    def _change_factors(self) -> list[float]:
         """The factors W_1, W_2, ... of the changes."""
         return list(accumulate(reversed(self.weights)))[-2::-1]
 
@@ -100,14 +100,14 @@ class WeightedSum(Origin):
             else:
                 inner.append(origin.scratch(step.term, size) + room(size * width))
         # memory for the result, the sum of changes, and the terms of a group
-        return 2 * room(size * whole) + _together(steps) * room(size * sum_itemsize) + max(inner)
+        return 2 * room(size * whole) + _held_terms(steps) * room(size * sum_itemsize) + max(inner)
 
-    def steps(self, real: str) -> list[_Step]:
+    def steps(self, real: str) -> list[_TermStep]:
         """The steps from each term to the next, for a mean of the dtype `real`."""
         sum_dtype = self.held_dtype(real)
         return [
-            _Step(before, term, factor, term.dtype == sum_dtype and term.origin.is_change_of(before))
-            for (before, term), factor in zip(pairwise(self.terms), self._factors, strict=True)
+            _TermStep(before, term, factor, term.dtype == sum_dtype and term.origin.is_change_of(before))
+            for (before, term), factor in zip(pairwise(self.terms), self._change_factors, strict=True)
         ]
 
     def held_dtype(self, real: str) -> str:
@@ -123,18 +123,18 @@ class WeightedSum(Origin):
         aligned_start, aligned_stop = start // grain * grain, min(-(-stop // grain) * grain, tensor.elements)
         is_aligned = (aligned_start, aligned_stop) == (start, stop)
         aligned_block = out if is_aligned else reader.arena.take((aligned_stop - aligned_start) * width)
-        self._compute(reader, tensor.dtype, aligned_start, aligned_stop, aligned_block)
+        self._compute_mean(reader, tensor.dtype, aligned_start, aligned_stop, aligned_block)
         if not is_aligned:
             out[:] = aligned_block[(start - aligned_start) * width : (stop - aligned_start) * width]
 
-    def _compute(self, reader: Reader, real: str, aligned_start: int, aligned_stop: int, out: Bytes) -> None:
+    def _compute_mean(self, reader: Reader, real: str, aligned_start: int, aligned_stop: int, out: Bytes) -> None:
         """Fill `out` with the mean of elements `aligned_start:aligned_stop`, which begin and end at the grain."""
         sum_dtype, result = self.held_dtype(real), out.view(FORMATS[real].real)
         total = reader.arena.take(out.size).view(result.dtype)
         total[:] = 0
         steps = self.steps(real)
         count = aligned_stop - aligned_start
-        slots = [reader.arena.take(count * itemsize(sum_dtype)) for _ in range(_together(steps))]
+        slots = [reader.arena.take(count * itemsize(sum_dtype)) for _ in range(_held_terms(steps))]
         waiting, weights = [0], list[float]()
 
         def fetch(term: Tensor, slot: Bytes) -> None:

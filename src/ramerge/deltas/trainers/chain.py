@@ -81,7 +81,7 @@ def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Openin
     home = (_numbered_folder(layout, folder) or folder.absolute()).parent  # with all versions of a run
     siblings = layout.versions(home)
     first = layout.version_of(base.directory)
-    chain = [_read(layout, folder, opening)]
+    chain = [_read_link(layout, folder, opening)]
     while not chain[0].is_whole and (earliest := chain[0]).before != (earliest.root if first is None else first):
         number = earliest.before
         if first is not None and number < first:
@@ -99,13 +99,13 @@ def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Openin
             raise CheckpointError(linked_out(place))
         if len(chain) == _MOST_LINKS:
             raise CheckpointError(f"{folder}: takes more than {_MOST_LINKS:,} deltas")
-        chain.insert(0, _read(layout, place, opening))
+        chain.insert(0, _read_link(layout, place, opening))
         if chain[0].version != number:
             raise CheckpointError(f"{place}: says that it is version {chain[0].version}, but its name says {number}")
     return chain
 
 
-def _read(layout: TrainerLayout, folder: Path, opening: Opening) -> Link:
+def _read_link(layout: TrainerLayout, folder: Path, opening: Opening) -> Link:
     link = layout.read(folder, opening)
     if not link.is_whole and link.before >= link.version:
         raise CheckpointError(f"{folder}: says that version {link.version} builds on version {link.before}")

@@ -44,7 +44,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Sparse:
+class _SparseTensor:
     """Changed values of a tensor in the data; offsets count from the start of the frame's content.
 
     Attributes:
@@ -67,7 +67,7 @@ class _Sparse:
 class _GrailDelta(Link):
     anchor: int
     frame: Frame
-    tensors: Mapping[str, _Sparse]
+    tensors: Mapping[str, _SparseTensor]
     end: int
     weights: str
     manifest: Mapping[str, str]
@@ -109,7 +109,7 @@ class _FramePass(LinkPass):
             fingerprint = f"{tensor.name}{name}{tensor.shape}"
             self._digest.update(fingerprint.encode("utf-8", "surrogatepass"))
         sparse = self._link.tensors.get(tensor.name)
-        self._change = _scatter(self._link.frame, sparse, self._streams) if sparse else None
+        self._change = _make_scatter(self._link.frame, sparse, self._streams) if sparse else None
         return True
 
     def change(self, block: Bytes, start: int) -> None:
@@ -134,7 +134,7 @@ class _FramePass(LinkPass):
             )
 
 
-def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatter:
+def _make_scatter(frame: Frame, sparse: _SparseTensor, streams: list[FrameStream]) -> Scatter:
     rows, columns, values = streams
     most, width = math.prod(sparse.shape), itemsize(sparse.dtype)
 
@@ -142,7 +142,7 @@ def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatt
         rows.forward(sparse.rows)
         columns.forward(sparse.columns)
         values.forward(sparse.values)
-        places, last = _Places(frame, sparse, rows, columns), -1
+        places, last = _PositionReader(frame, sparse, rows, columns), -1
         for begin in range(0, sparse.count, PIECE):
             count = min(PIECE, sparse.count - begin)
             positions = places.take(count)
@@ -153,10 +153,10 @@ def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatt
     return Scatter(entries(), width, lambda: None)
 
 
-class _Places:
+class _PositionReader:
     """Computes flat positions of changed values from stored gaps."""
 
-    def __init__(self, frame: Frame, sparse: _Sparse, rows: FrameStream, columns: FrameStream) -> None:
+    def __init__(self, frame: Frame, sparse: _SparseTensor, rows: FrameStream, columns: FrameStream) -> None:
         self._frame, self._sparse = frame, sparse
         self._rows, self._columns = rows, columns
         self._row = self._column = 0
@@ -216,11 +216,13 @@ def read(folder: Path, opening: Opening) -> Link:
         raise CheckpointError(problems)
     manifest = {name: str(hashes[name]) for name in (_ABOUT, _DATA) if name in hashes}
     frame = Frame(folder / _DATA, 0, files[folder / _DATA].nbytes)
-    tensors, end = _tensors(frame, files, _VERSIONS[str(codec)])
+    tensors, end = _read_header(frame, files, _VERSIONS[str(codec)])
     return _GrailDelta(folder, version, before, files, anchor, frame, tensors, end, str(weights), manifest)
 
 
-def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
+def _read_header(
+    frame: Frame, files: Mapping[Location, Identity], version: int
+) -> tuple[dict[str, _SparseTensor], int]:
     """Read the header at the start of grail's frame; return its tensors, and where the data end."""
     with Files(files) as files_of_frame:
         size = frame.declared_size(files_of_frame)
@@ -236,11 +238,11 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
         records = header.get("tensors")
         if not isinstance(records, list):
             raise ValueError("has no list of tensors")
-        tensors: dict[str, _Sparse] = {}
+        tensors: dict[str, _SparseTensor] = {}
         end = start = 4 + length
         last = None
         for record in records:
-            name, sparse, end = _record(record, version, start, end)
+            name, sparse, end = _parse_record(record, version, start, end)
             if last is not None and name <= last:
                 raise ValueError(f"has {quoted(name)} after {quoted(last)}; names must ascend")
             tensors[name], last = sparse, name
@@ -251,7 +253,7 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
     return tensors, end
 
 
-def _record(record: object, version: int, start: int, end: int) -> tuple[str, _Sparse, int]:
+def _parse_record(record: object, version: int, start: int, end: int) -> tuple[str, _SparseTensor, int]:
     """Return a tensor's name in grail's header, its data, and where they end."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):
         raise ValueError("has a tensor without a name")
@@ -282,7 +284,7 @@ def _record(record: object, version: int, start: int, end: int) -> tuple[str, _S
     for key, number in numbers.items():
         if record.get(key) != number:
             raise ValueError(f"says {key} {quoted(record.get(key))} of {quoted(name)}, where {number:,} is right")
-    sparse = _Sparse(dtype, tuple(shape), count, end, end + rows, end + rows + columns, row_dtype, column_dtype)
+    sparse = _SparseTensor(dtype, tuple(shape), count, end, end + rows, end + rows + columns, row_dtype, column_dtype)
     return name, sparse, end + rows + columns + values
 
 

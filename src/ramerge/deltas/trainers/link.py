@@ -85,7 +85,7 @@ class Xor:
         self._part = np.empty(0, np.uint8)
 
     @staticmethod
-    def of(frame: Frame, files: Files, nbytes: int) -> Xor:
+    def from_frame(frame: Frame, files: Files, nbytes: int) -> Xor:
         """Return the change by xor that a frame holds."""
         if (size := frame.declared_size(files)) not in (None, nbytes):
             raise frame.wrong(f"unpacks to {size:,} bytes, but the tensor has {nbytes:,}")

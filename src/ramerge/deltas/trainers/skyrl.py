@@ -32,7 +32,7 @@ _DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
 _MOST_FILES = 10_000
 
 
-def _inside(folder: Location) -> str | None:
+def _find_manifest(folder: Location) -> str | None:
     """Return the folder itself if it has a manifest, and a name or file that is specific to SkyRL."""
     if not (folder / MANIFEST).is_file():
         return None
@@ -69,7 +69,7 @@ def read(folder: Path, opening: Opening) -> Link:
     problems = []
     for place, record in enumerate(records):
         try:
-            name, payload, kind = _record(folder, record, entries)
+            name, payload, kind = _parse_record(folder, record, entries)
             if name in payloads:
                 raise ValueError(f"{quoted(name)} is there twice")
             payloads[name], kinds[name] = payload, kind
@@ -83,7 +83,7 @@ def read(folder: Path, opening: Opening) -> Link:
     return DeltaOfPayloads(folder, version, before, files, payloads, kinds)
 
 
-def _record(
+def _parse_record(
     folder: Path, record: Mapping[str, object], entries: Mapping[tuple[str, str], HeaderEntry]
 ) -> tuple[str, Payload, tuple[str, tuple[int, ...]]]:
     """Return a tensor's name, payload, dtype and shape from SkyRL's manifest."""
@@ -122,6 +122,6 @@ def version_of(folder: Location) -> int | None:
 
 # In the folder that engines download to, a digest of the place it came from is added to the name.
 LAYOUT = TrainerLayout(
-    "skyrl", "deltas of SkyRL", re.compile(r"delta-([0-9]{8,15})(?:_[0-9a-f]{16})?"), _inside, read, version_of
+    "skyrl", "deltas of SkyRL", re.compile(r"delta-([0-9]{8,15})(?:_[0-9a-f]{16})?"), _find_manifest, read, version_of
 )
 FORMAT = format_of(LAYOUT)

@@ -56,7 +56,7 @@ class Payload:
     def change(self, files: Files, tensor: Tensor) -> Xor | Scatter:
         """Return the change of this tensor that the frame holds."""
         if self.encoding == "xor":
-            return Xor.of(self.frame, files, tensor.nbytes)
+            return Xor.from_frame(self.frame, files, tensor.nbytes)
         return overwritten(self.frame, files, tensor.nbytes)
 
 
@@ -178,11 +178,11 @@ def read(folder: Path, opening: Opening) -> Link:
     opening.check_files(folder, names, in_index=True)
     files |= identify(folder / name for name in names)
     headers = {name: read_header(folder / name) for name in names}
-    payloads = _payloads(folder, weight_map, headers, str(encoding), str(algorithm))
+    payloads = _read_payloads(folder, weight_map, headers, str(encoding), str(algorithm))
     return DeltaOfPayloads(folder, version, before, files, payloads, dict.fromkeys(payloads))
 
 
-def _payloads(
+def _read_payloads(
     folder: Path, weight_map: Mapping[str, str], headers: Mapping[str, Header], encoding: str, algorithm: str
 ) -> dict[str, Payload]:
     """Return the payloads in slime's files, for each tensor in the index.

@@ -71,11 +71,11 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
     place = home / digest.hexdigest()[:40]
     with store.entry(place):
         if not (place / DELTA_INDEX).is_file():
-            _write_unpacked(place, base, _shorten(base, chain, opening))
+            _write_unpacked(place, base, _shorten_chain(base, chain, opening))
     return place
 
 
-def _shorten(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
+def _shorten_chain(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
     """Shorten a chain: unpack earlier links into one delta first.
 
     Each link takes memory for its decoders while the chain is applied.

@@ -15,7 +15,7 @@ _RECIPE = "examples/configs/recipes/llm/mopd-qwen3-1.7b-3n8g-megatron-pack.yaml"
 _SERVER = "string_match"
 
 
-def _name(teacher: str) -> str:
+def _agent_name(teacher: str) -> str:
     """Return the name of a teacher's agent in NeMo Gym, which no server there has."""
     return f"ramerge_{teacher}"
 
@@ -26,7 +26,7 @@ def _rows(tasks: Sequence[TaskPrompt]) -> str:
             "responses_create_params": {"input": task.messages},
             "expected_answer": "" if task.truth is None else str(task.truth),
             "extraction_mode": "full_response",
-            "agent_ref": {"type": "responses_api_agents", "name": _name(task.teacher)},
+            "agent_ref": {"type": "responses_api_agents", "name": _agent_name(task.teacher)},
         }
         for task in tasks
     )
@@ -44,9 +44,9 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "grpo": {"adv_estimator": {"name": "opd"}, "max_num_steps": 100},
         "checkpointing": {"enabled": True, "checkpoint_dir": lesson.place("trained"), "save_period": 20},
         "data": {"train": {"data_path": lesson.place("prompts.jsonl")}, "validation": {"data_path": lesson.validation}},
-        "env": _environment(lesson),
+        "env": _environment_config(lesson),
         "cluster": {"gpus_per_node": 8, "num_nodes": 2 + len(lesson.teachers)},
-        "on_policy_distillation": _teachers(lesson),
+        "on_policy_distillation": _teacher_configs(lesson),
     }
     text = (
         "Overrides of NeMo-RL's reference recipe for MOPD, in the checkout that the variable NEMO_RL names. One node\n"
@@ -59,7 +59,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
     }
 
 
-def _environment(lesson: Lesson) -> dict[str, object]:
+def _environment_config(lesson: Lesson) -> dict[str, object]:
     """Define an agent of NeMo Gym for each teacher, all with one server, whose rewards are not used."""
     agent = {
         "entrypoint": "app.py",
@@ -74,16 +74,19 @@ def _environment(lesson: Lesson) -> dict[str, object]:
                 "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml",
                 f"resources_servers/{_SERVER}/configs/{_SERVER}.yaml",
             ],
-            **{_name(name): {"responses_api_agents": {"simple_agent": deepcopy(agent)}} for name in lesson.teachers},
+            **{
+                _agent_name(name): {"responses_api_agents": {"simple_agent": deepcopy(agent)}}
+                for name in lesson.teachers
+            },
         },
     }
 
 
-def _teachers(lesson: Lesson) -> dict[str, object]:
+def _teacher_configs(lesson: Lesson) -> dict[str, object]:
     return {
         "_override_": True,
         "enabled": True,
-        "teacher_model_by_agent_name": {_name(name): model for name, model in lesson.teachers.items()},
+        "teacher_model_by_agent_name": {_agent_name(name): model for name, model in lesson.teachers.items()},
         "strict_agent_name_match": True,
         "deduplicate_shared_teacher_checkpoints": True,
         "non_colocated_teachers": {

@@ -39,7 +39,7 @@ def _common_settings(lesson: Lesson) -> dict[str, object]:
     }
 
 
-def _local(lesson: Lesson) -> Mapping[str, str]:
+def _local_files(lesson: Lesson) -> Mapping[str, str]:
     config = {
         **_common_settings(lesson),
         "teachers": dict(lesson.teachers),
@@ -81,7 +81,7 @@ def _server_settings(lesson: Lesson) -> Mapping[str, str]:
 
 TRL = Trainer(
     "TRL 1.16 (DistillationTrainer)",
-    _local,
+    _local_files,
     "python {out}/train.py --config {out}/config.yaml",
     "pip install 'trl==1.16.*'; all teachers are loaded next to the student; without a GPU, add --use_cpu true",
 )

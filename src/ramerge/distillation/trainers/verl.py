@@ -31,9 +31,9 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
     config = {
         "defaults": ["ppo_trainer", "_self_"],
         "algorithm": {"adv_estimator": "grpo"},
-        **_student(lesson, length),
+        **_student_config(lesson, length),
         "reward": {"custom_reward_function": {"path": lesson.place("reward.py"), "name": "compute_score"}},
-        "distillation": _teachers(lesson, length),
+        "distillation": _teacher_configs(lesson, length),
         "trainer": {
             "project_name": "ramerge_mopd",
             "experiment_name": lesson.out.name,
@@ -55,7 +55,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
     return {**lesson.datasets(_rows), "mopd.yaml": as_yaml(config, text), "reward.py": script("verl_reward.py")}
 
 
-def _student(lesson: Lesson, length: int) -> dict[str, object]:
+def _student_config(lesson: Lesson, length: int) -> dict[str, object]:
     """Configure dataset, policy and sampling. `length`: tokens of prompt and reply, plus one."""
     batch, most = min(128, len(lesson.tasks)), max(24576, length)
     template = {"apply_chat_template_kwargs": {"chat_template": lesson.template}} if lesson.template is not None else {}
@@ -78,7 +78,7 @@ def _student(lesson: Lesson, length: int) -> dict[str, object]:
                 "ppo_max_token_len_per_gpu": most,
             },
             "rollout": {
-                **_engine(length),
+                **_engine_config(length),
                 "n": 1,
                 "log_prob_use_dynamic_bsz": True,
                 "log_prob_max_token_len_per_gpu": most,
@@ -87,7 +87,7 @@ def _student(lesson: Lesson, length: int) -> dict[str, object]:
     }
 
 
-def _teachers(lesson: Lesson, length: int) -> dict[str, object]:
+def _teacher_configs(lesson: Lesson, length: int) -> dict[str, object]:
     inference = {"prompt_length": _MOST_OF_PROMPT, "response_length": lesson.max_new}
     return {
         "enabled": True,
@@ -99,7 +99,7 @@ def _teachers(lesson: Lesson, length: int) -> dict[str, object]:
                 "key": name,
                 "model_path": model,
                 "num_replicas": 1,
-                "inference": {**_engine(length), **inference},
+                "inference": {**_engine_config(length), **inference},
             }
             for number, (name, model) in enumerate(lesson.teachers.items(), 1)
         },
@@ -113,7 +113,7 @@ def _teachers(lesson: Lesson, length: int) -> dict[str, object]:
     }
 
 
-def _engine(length: int) -> dict[str, object]:
+def _engine_config(length: int) -> dict[str, object]:
     size = {"tensor_model_parallel_size": 1, "gpu_memory_utilization": 0.4}
     return {"name": "vllm", **size, "max_model_len": length}
 

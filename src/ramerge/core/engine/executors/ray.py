@@ -76,7 +76,7 @@ def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
     _check_address(init.get("address"))
     with _keep_handlers():
         try:
-            ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
+            ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_add_numba_environment(init)})
         except Exception as error:  # Ray raises plain exceptions, too, if a raylet dies while it starts
             if isinstance(error, TypeError | ValueError) or "keyword argument" in str(error):
                 raise RecipeError(f"--ray-init: {error}") from error
@@ -105,7 +105,7 @@ def _check_address(address: object) -> None:
         raise RayError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
 
 
-def _with_environment(init: Mapping[str, Any]) -> dict[str, object]:
+def _add_numba_environment(init: Mapping[str, Any]) -> dict[str, object]:
     """Add this process's environment variables for numba to the keywords of `ray.init`."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
     runtime_env = dict(init.get("runtime_env") or {})
@@ -166,7 +166,7 @@ def _ray_slots(
 
 
 @dataclass
-class _Task(Generic[Block]):
+class _RayTask(Generic[Block]):
     """Runs of consecutive blocks, and how often the task that processes them was lost."""
 
     runs: Sequence[NumberedRun[Block]]
@@ -185,21 +185,21 @@ class RayExecutor:
     ) -> Generator[Processed[Result] | Any, None, None]:
         """Run the pass as tasks on the cluster, each of which gets `work` pickled."""
         try:
-            yield from self._run(work, runs, recorder)
+            yield from self._run_on_cluster(work, runs, recorder)
         except self._ray.exceptions.RayError as error:  # any call may raise it, for example if this node's raylet died
             raise RayError(
                 f"the Ray cluster has failed: {_first_line(error)}; when it runs again, the same command resumes"
             ) from error
 
-    def _run(
+    def _run_on_cluster(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
         if not runs:
             return
-        ray, here, slots = self._ray, str(Path.cwd()), self._slots()
+        ray, here, slots = self._ray, str(Path.cwd()), self._count_ray_slots()
         payload = ray.put(zstandard.compress(ray.cloudpickle.dumps(work), _FASTEST))
         remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_remote_function())
-        left, lost_tasks, running = list(runs), deque[_Task[Block]](), dict[object, _Task[Block]]()
+        left, lost_tasks, running = list(runs), deque[_RayTask[Block]](), dict[object, _RayTask[Block]]()
         size = slots.threads  # runs of a task
         try:
             while left or lost_tasks or running:
@@ -208,9 +208,9 @@ class RayExecutor:
                         task = lost_tasks.popleft()
                     else:  # the last tasks are smaller, so that they end together
                         cut = min(size, max(len(left) // (2 * slots.count), slots.threads))
-                        task, left = _Task(left[:cut]), left[cut:]
+                        task, left = _RayTask(left[:cut]), left[cut:]
                     # in a list, because Ray would fetch an argument again for each task
-                    running[remote.remote(_versions(), [payload], task.runs, slots.threads, here)] = task
+                    running[remote.remote(_library_versions(), [payload], task.runs, slots.threads, here)] = task
                 with held():  # Ray swallows what a handler of signals raises
                     reference = ray.wait(list(running), num_returns=1, timeout=None)[0][0]
                 task = running.pop(reference)
@@ -219,7 +219,7 @@ class RayExecutor:
                         events, failure, seconds = _unpacked_report(ray.get(reference))
                 except ray.exceptions.RayError as error:
                     self._note_loss(task, error)
-                    slots = self._slots()
+                    slots = self._count_ray_slots()
                     lost_tasks.append(task)
                     continue
                 for event in events:
@@ -230,13 +230,13 @@ class RayExecutor:
                     raise failure
                 size = max(int(len(task.runs) * _SECONDS_OF_A_TASK / max(seconds, 1e-3)), slots.threads)
         finally:
-            self._stop(list(running))
+            self._cancel_tasks(list(running))
 
-    def _slots(self) -> RaySlots:
+    def _count_ray_slots(self) -> RaySlots:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return _ray_slots(nodes, self._workers, self._processors, self._memory)
 
-    def _note_loss(self, task: _Task[Block], error: Exception) -> None:
+    def _note_loss(self, task: _RayTask[Block], error: Exception) -> None:
         kinds = self._ray.exceptions
         loss_errors = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
         if isinstance(error, kinds.LocalRayletDiedError):
@@ -248,7 +248,7 @@ class RayExecutor:
         if task.losses > _MOST_LOSSES:
             raise RayError(f"a task on the Ray cluster was lost {task.losses} times: {_first_line(error)}") from error
 
-    def _stop(self, running: list[object]) -> None:
+    def _cancel_tasks(self, running: list[object]) -> None:
         """Cancel tasks and wait until they have ended, so that their files may be removed."""
         ray = self._ray
         for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
@@ -299,10 +299,10 @@ def run_share(
         payload: a Ray reference to the pickled pass, in a list.
         folder: the working directory of the driver, to which relative paths refer.
     """
-    _leave_if_ending()
+    _exit_if_ending()
     start, events, failure = time.monotonic(), list[object](), None
     try:
-        own_versions = _versions()
+        own_versions = _library_versions()
         wrong = [
             f"{name} {own_versions[name]} instead of {version}"
             for name, version in versions.items()
@@ -316,12 +316,12 @@ def run_share(
                 events += results
                 work.settle()
     except Exception as error:
-        _leave_if_ending()
+        _exit_if_ending()
         events, failure = [], _error_of_node(error)
     return zstandard.compress(pickle.dumps((events, failure, time.monotonic() - start)), _FASTEST)
 
 
-def _leave_if_ending() -> None:
+def _exit_if_ending() -> None:
     """Exit at once if the interpreter is shutting down, where thread pools no longer work.
 
     Ray may start a queued task in such a process. The driver then sees a lost task, and another task repeats it.
@@ -354,7 +354,7 @@ def _error_of_node(error: Exception) -> Exception:
     return RuntimeError(f"on node {node}: {''.join(traceback.format_exception(error))}")
 
 
-def _versions() -> dict[str, str]:
+def _library_versions() -> dict[str, str]:
     return {"ramerge": __version__, "NumPy": np.__version__}
 
 

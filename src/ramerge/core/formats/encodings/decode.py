@@ -70,13 +70,13 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"{directory}: is quantized by MLX ({quoted(name)} and others), which cannot be merged; {ADVICE}, "
             f"or if there are no others, dequantize it, which leaves its rounding: {command}"
         )
-    if not ignore and (name := _packed_like_deepseek_v4(contents)):
+    if not ignore and (name := _find_deepseek_v4_tensor(contents)):
         raise CheckpointError(
             f"{directory}: is quantized as DeepSeek V4 is, float4 in int8 next to float8, with scales named .scale "
             f"({quoted(name)} and others), which is not read; convert it to bfloat16 with DeepSeek's own script, or "
             f"{ADVICE}"
         )
-    config = _declaration(contents)
+    config = _declared_quantization(contents)
     method = _method_of(config) if config is not None else ""
     encoding = next((each for each in ENCODINGS if each.method == method), None)
     if config is None or encoding is None:
@@ -98,10 +98,10 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
         raise CheckpointError(
             f"{directory}: {text}" if text.startswith("config.json") else text for text in decoding.problems
         )
-    return _decoded(contents, decoding, encoding, config)
+    return _decode_contents(contents, decoding, encoding, config)
 
 
-def _packed_like_deepseek_v4(contents: Contents) -> str | None:
+def _find_deepseek_v4_tensor(contents: Contents) -> str | None:
     """Return the name of the first int8 tensor that has power-of-two scales named `.scale`; None if there is none."""
     tensors = contents.tensors
     for name, tensor in tensors.items():
@@ -111,7 +111,7 @@ def _packed_like_deepseek_v4(contents: Contents) -> str | None:
     return None
 
 
-def _declaration(contents: Contents) -> Mapping[str, object] | None:
+def _declared_quantization(contents: Contents) -> Mapping[str, object] | None:
     """Return the quantization that `config.json`, its part about the text model, or ModelOpt's own file declares."""
     candidates = (part.get(key) for part in text_configs(contents.config) for key in KEYS)
     declaration = next((each for each in candidates if isinstance(each, Mapping)), None)
@@ -135,7 +135,7 @@ def _check_rest(decoding: Decoding) -> None:
             decoding.problem(tensor, "belongs to no known quantized tensor")
 
 
-def _decoded(
+def _decode_contents(
     contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, object]
 ) -> tuple[Contents, Quantized]:
     extras = {

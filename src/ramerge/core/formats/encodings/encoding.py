@@ -94,7 +94,7 @@ class Decoding:
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
-        grid = self._grid(scale_tensor, shape, tuple(candidate_grids))
+        grid = self._matching_grid(scale_tensor, shape, tuple(candidate_grids))
         matrices = math.prod(shape[:-2]) if factor else 1
         second_scale = self._find_second_scale(codes, second_scale_name, (1, matrices))
         if grid is None or (second_scale_name is not None and second_scale is None):
@@ -115,9 +115,9 @@ class Decoding:
         self.tensors[codes.name] = decoded
         return decoded
 
-    def _grid(self, scales: Tensor, shape: tuple[int, ...], candidate_grids: tuple[Grid, ...]) -> Grid | None:
+    def _matching_grid(self, scales: Tensor, shape: tuple[int, ...], candidate_grids: tuple[Grid, ...]) -> Grid | None:
         """Return the only grid that fits the scales; None if no grid or several fit, which is noted as a problem."""
-        fitting = _fitting(scales.shape, shape, candidate_grids)
+        fitting = _fitting_grids(scales.shape, shape, candidate_grids)
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
@@ -169,7 +169,7 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
-def _fitting(scales: Sequence[int], shape: Sequence[int], candidate_grids: tuple[Grid, ...]) -> list[Grid]:
+def _fitting_grids(scales: Sequence[int], shape: Sequence[int], candidate_grids: tuple[Grid, ...]) -> list[Grid]:
     """Return the grids whose scales have this shape; if there are none, ignore singleton dimensions."""
     extents = [extent for extent in scales if extent != 1]
     candidate_grids = tuple(dict.fromkeys(candidate_grids))

@@ -110,8 +110,8 @@ class Archive:
     def __init__(self, file: Window) -> None:
         self.file = file
         self.entries: dict[str, Place] = {}
-        start, directory, count = _directory(file)
-        items = sorted(_items(file, directory, count), key=itemgetter(1))
+        start, directory, count = _read_directory(file)
+        items = sorted(_directory_items(file, directory, count), key=itemgetter(1))
         names = sorted(name for name, *_ in items)
         for left, right in pairwise(names):
             if left == right:
@@ -159,10 +159,10 @@ class Archive:
         return int(position)
 
 
-def _directory(file: Window) -> tuple[int, bytes, int]:
+def _read_directory(file: Window) -> tuple[int, bytes, int]:
     tail = file.read(max(file.begin, file.end - _TAIL), min(_TAIL, file.end - file.begin))
     if len(tail) < _END.size or not (end := tail[-_END.size :]).startswith(b"PK\5\6"):
-        raise _no_archive(file)
+        raise _archive_error(file)
     _, disk, first_disk, here, count, nbytes, start, comment = _END.unpack(end)
     after = file.end - _END.size
     locator = tail[-_END.size - _LOCATOR.size : -_END.size]
@@ -184,7 +184,7 @@ def _directory(file: Window) -> tuple[int, bytes, int]:
     return start, directory, count
 
 
-def _items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, int, int, int]]:
+def _directory_items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, int, int, int]]:
     at = 0
     for _ in range(count):
         if at + _CENTRAL.size > len(directory):
@@ -225,7 +225,7 @@ def _zip64_numbers(extra: bytes, *numbers: int) -> tuple[int, ...]:
     return (-1,) * len(numbers)
 
 
-def _no_archive(file: Window) -> CheckpointError:
+def _archive_error(file: Window) -> CheckpointError:
     head = file.read(file.begin, min(len(LFS_POINTER), file.end - file.begin))
     if head == LFS_POINTER:
         return CheckpointError(f"{file.path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")

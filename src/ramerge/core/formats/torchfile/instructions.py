@@ -122,11 +122,11 @@ _KEYS = (str, int, Stub)  # integer keys become bytes, and no code here looks th
 _Act = Callable[[Machine, Any], object]
 
 
-def _ignore(machine: Machine, number: int) -> None:
+def _ignore_frame(machine: Machine, number: int) -> None:
     """Ignore protocol and frames."""
 
 
-def _constant(value: object) -> _Act:
+def _push_constant(value: object) -> _Act:
     return lambda machine, _: machine.stack.append(value)
 
 
@@ -134,7 +134,7 @@ def _push(machine: Machine, value: object) -> None:
     machine.stack.append(value)
 
 
-def _text(machine: Machine, text: str) -> None:
+def _push_text(machine: Machine, text: str) -> None:
     text.encode()  # pickletools lets halves of surrogate pairs pass
     machine.stack.append(text)
 
@@ -150,7 +150,7 @@ def _tuple_of(length: int) -> _Act:
     return make
 
 
-def _extend(machine: Machine, values: list[object]) -> None:
+def _extend_list(machine: Machine, values: list[object]) -> None:
     machine.top(list).extend(values)
 
 
@@ -167,7 +167,7 @@ def _set_items(machine: Machine, items: list[object]) -> None:
         into[b"%d" % key if type(key) is int else key] = items[place + 1]
 
 
-def _put(machine: Machine, index: int) -> None:
+def _store_memo(machine: Machine, index: int) -> None:
     # pickle numbers the memo from 0 without gaps; a larger index would only waste memory
     if index == len(machine.memo):
         machine.memo.append(machine.stack[-1])
@@ -175,7 +175,7 @@ def _put(machine: Machine, index: int) -> None:
         machine.memo[index] = machine.stack[-1]
 
 
-def _names(file: IO[bytes]) -> list[str]:
+def _read_names(file: IO[bytes]) -> list[str]:
     """Read two lines, a module and a name. pickletools would interpret backslashes in them."""
     lines = [file.readline() for _ in range(2)]
     if not all(line.endswith(b"\n") for line in lines):
@@ -190,14 +190,14 @@ def _stack_global(machine: Machine, _: None) -> None:
     machine.stack.append(machine.find(module, name))
 
 
-def _make(machine: Machine, _: None) -> None:
+def _make_object(machine: Machine, _: None) -> None:
     args, name = machine.stack.pop(), machine.stack.pop()
     if type(name) is not Name or type(args) is not tuple:
         raise RefusedError("its pickle calls what is not a class or a function; it may be an attack")
     machine.contain(machine.make(name, args))
 
 
-def _build(machine: Machine, _: None) -> None:
+def _build_object(machine: Machine, _: None) -> None:
     state, value = machine.stack.pop(), machine.stack[-1]
     if type(value) is dict:
         return  # attributes of an OrderedDict, which hold versions of modules
@@ -207,20 +207,20 @@ def _build(machine: Machine, _: None) -> None:
 
 
 _ACTS: dict[bytes, _Act] = {
-    pickle.PROTO: _ignore,
-    pickle.FRAME: _ignore,
-    pickle.NONE: _constant(None),
-    pickle.NEWTRUE: _constant(True),
-    pickle.NEWFALSE: _constant(False),
-    pickle.EMPTY_TUPLE: _constant(()),
+    pickle.PROTO: _ignore_frame,
+    pickle.FRAME: _ignore_frame,
+    pickle.NONE: _push_constant(None),
+    pickle.NEWTRUE: _push_constant(True),
+    pickle.NEWFALSE: _push_constant(False),
+    pickle.EMPTY_TUPLE: _push_constant(()),
     pickle.BININT: _push,
     pickle.BININT1: _push,
     pickle.BININT2: _push,
     pickle.BINFLOAT: _push,
     pickle.LONG1: _push,
-    pickle.BINUNICODE: _text,
-    pickle.SHORT_BINUNICODE: _text,
-    pickle.BINUNICODE8: _text,
+    pickle.BINUNICODE: _push_text,
+    pickle.SHORT_BINUNICODE: _push_text,
+    pickle.BINUNICODE8: _push_text,
     pickle.BINBYTES: _push,
     pickle.SHORT_BINBYTES: _push,
     pickle.MARK: lambda machine, _: machine.marks.append(len(machine.stack)),
@@ -232,25 +232,28 @@ _ACTS: dict[bytes, _Act] = {
     pickle.TUPLE1: _tuple_of(1),
     pickle.TUPLE2: _tuple_of(2),
     pickle.TUPLE3: _tuple_of(3),
-    pickle.APPEND: lambda machine, _: _extend(machine, [machine.stack.pop()]),
-    pickle.APPENDS: lambda machine, _: _extend(machine, machine.pop_to_mark()),
+    pickle.APPEND: lambda machine, _: _extend_list(machine, [machine.stack.pop()]),
+    pickle.APPENDS: lambda machine, _: _extend_list(machine, machine.pop_to_mark()),
     pickle.SETITEM: lambda machine, _: _set_items(machine, [machine.stack.pop(-2), machine.stack.pop()]),
     pickle.SETITEMS: lambda machine, _: _set_items(machine, machine.pop_to_mark()),
     pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
-    pickle.BINPUT: _put,
-    pickle.LONG_BINPUT: _put,
+    pickle.BINPUT: _store_memo,
+    pickle.LONG_BINPUT: _store_memo,
     pickle.MEMOIZE: lambda machine, _: machine.memo.append(machine.stack[-1]),
     pickle.GLOBAL: lambda machine, names: machine.stack.append(machine.find(*names)),
     pickle.STACK_GLOBAL: _stack_global,
-    pickle.REDUCE: _make,
-    pickle.NEWOBJ: _make,
-    pickle.BUILD: _build,
+    pickle.REDUCE: _make_object,
+    pickle.NEWOBJ: _make_object,
+    pickle.BUILD: _build_object,
     pickle.BINPERSID: lambda machine, _: machine.contain(machine.refer(machine.stack.pop())),
 }
 _OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
 # For each instruction, its action, and the reader of its argument.
 _INSTRUCTIONS = {
-    code: (act, _names if code == pickle.GLOBAL else arg.reader if (arg := _OPCODES[code].arg) is not None else None)
+    code: (
+        act,
+        _read_names if code == pickle.GLOBAL else arg.reader if (arg := _OPCODES[code].arg) is not None else None,
+    )
     for code, act in _ACTS.items()
 }

@@ -86,7 +86,7 @@ _Make = Callable[[Name, tuple[object, ...]], object]
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def suspend_garbage_collection() -> Iterator[None]:
     """Suspend garbage collection of cycles, which would take half of the time by visiting all objects repeatedly.
 
     Values of a file have no cycles unless it is an attack; these are collected afterwards.
@@ -119,7 +119,7 @@ def load(file: Window, modules: Collection[str] = ()) -> object:
     data = archive.read("data.pkl", most=_MOST_PICKLE_BYTES)
     if data is None:
         raise damage(file.path, "the archive has no data.pkl")
-    return _value(file.path, data, archive, modules)
+    return _unpickle(file.path, data, archive, modules)
 
 
 def load_file(path: Path, modules: Collection[str] = ()) -> object:
@@ -144,17 +144,17 @@ def load_plain(path: Path, modules: Collection[str] = ()) -> object:
     with window(path) as file:
         if file.end > _MOST_PICKLE_BYTES:
             raise CheckpointError(f"{path}: has {file.end:,} bytes, more than the {_MOST_PICKLE_BYTES:,} that are read")
-        return _value(path, file.read(0, file.end), None, modules)
+        return _unpickle(path, file.read(0, file.end), None, modules)
 
 
-def _value(path: Path, data: bytes, archive: Archive | None, modules: Collection[str]) -> object:
+def _unpickle(path: Path, data: bytes, archive: Archive | None, modules: Collection[str]) -> object:
     try:
-        return Machine(data, partial(_find, modules), _make, partial(_storage, archive, {})).run()
+        return Machine(data, partial(_find_name, modules), _make_object, partial(_resolve_storage, archive, {})).run()
     except RefusedError as error:
         raise CheckpointError(f"{path}: refused: {error}; nothing of it was executed") from error
 
 
-def _find(modules: Collection[str], module: str, name: str) -> Name:
+def _find_name(modules: Collection[str], module: str, name: str) -> Name:
     path = f"{module}.{name}"
     if path in _MAKERS or path in DTYPES or path in _STORAGES or path == _UNTYPED or path in _CLASSES:
         return Name(path)
@@ -163,7 +163,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
     raise RefusedError(f"its pickle imports {quoted(path)}, which tensors do not need; it may be an attack")
 
 
-def _make(name: Name, args: tuple[object, ...]) -> object:
+def _make_object(name: Name, args: tuple[object, ...]) -> object:
     if name.path in _MAKERS:
         return _MAKERS[name.path](name, args)
     if name.path in DTYPES or name.path in _STORAGES or name.path == _UNTYPED:
@@ -177,14 +177,14 @@ def _make_ordered_dict(_name: Name, args: tuple[object, ...]) -> dict[object, ob
     return {}
 
 
-def _attribute(_name: Name, args: tuple[object, ...]) -> Name:
+def _nested_class(_name: Name, args: tuple[object, ...]) -> Name:
     """Return the only attribute that torch's pickles use: a nested class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
         raise RefusedError("its pickle reads an attribute of an object; it may be an attack")
     return Name(f"{SHARDED_TENSOR}.ProcessGroupState")
 
 
-def _tensor(name: Name, args: tuple[object, ...]) -> View:
+def _rebuild_tensor(name: Name, args: tuple[object, ...]) -> View:
     """Evaluate `_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`.
 
     In v3, the dtype comes before `more`. `more` marks elements that are negated or conjugated when they are read.
@@ -209,7 +209,7 @@ def _tensor(name: Name, args: tuple[object, ...]) -> View:
     return View(storage, dtype, shape, strides, start)
 
 
-def _parameter(_name: Name, args: tuple[object, ...]) -> object:
+def _build_parameter(_name: Name, args: tuple[object, ...]) -> object:
     if not args or type(args[0]) not in (View, Stub):
         raise RefusedError("its pickle makes a parameter from something that is not a tensor")
     return args[0]
@@ -218,13 +218,13 @@ def _parameter(_name: Name, args: tuple[object, ...]) -> object:
 def _make_typed_tensor(_name: Name, args: tuple[object, ...]) -> object:
     if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
         raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
-    value = _make(args[0], args[2])
+    value = _make_object(args[0], args[2])
     if type(value) is Stub:
         value.fill(args[3])
     return value
 
 
-def _wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
+def _rebuild_wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
     """Evaluate `_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or ShardedTensor, yet without state."""
     if not args or type(args[0]) is not Name:
         raise RefusedError("its pickle makes a tensor of something that is not a class")
@@ -234,13 +234,13 @@ def _wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
 _MAKERS: dict[str, _Make] = {
     "collections.OrderedDict": _make_ordered_dict,
     "torch.Size": lambda _, args: numbers(args[0] if len(args) == 1 else None, "a size"),
-    "torch._utils._rebuild_tensor_v2": _tensor,
-    "torch._utils._rebuild_tensor_v3": _tensor,
-    "torch._utils._rebuild_parameter": _parameter,
-    "torch._utils._rebuild_wrapper_subclass": _wrapper,
+    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils._rebuild_tensor_v3": _rebuild_tensor,
+    "torch._utils._rebuild_parameter": _build_parameter,
+    "torch._utils._rebuild_wrapper_subclass": _rebuild_wrapper,
     "torch._tensor._rebuild_from_type_v2": _make_typed_tensor,
-    "__builtin__.getattr": _attribute,
-    "builtins.getattr": _attribute,
+    "__builtin__.getattr": _nested_class,
+    "builtins.getattr": _nested_class,
 }
 
 
@@ -255,7 +255,7 @@ def numbers(values: object, what: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _storage(
+def _resolve_storage(
     archive: Archive | None, storages: dict[str, TorchStorage], reference: object
 ) -> tuple[TorchStorage, str | None]:
     """Return storage and dtype for the persistent id `('storage', class, key, location, elements)`."""
