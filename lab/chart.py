@@ -8,7 +8,7 @@ from pathlib import Path
 import altair as alt
 import vl_convert
 
-from lab.prompted import KINDS, kinds, reward_of
+from lab.prompted import CONFIRMING, KINDS, kinds, reward_of
 
 CHART = Path(__file__).parents[1] / "docs" / "figures" / "scores.svg"
 
@@ -26,13 +26,14 @@ _COLORS = {
     "merge: RAM+": "#c9803a",
     "merge: chosen by search": "#1a7f5a",
 }
-_SEED = "52"
+_SEED = "71"
+"""Of trainings that the search was not developed on."""
 
 
 def scores() -> dict[str, dict[str, float]]:
     """By kind of agents and by model: mean reward over the tasks, in percent."""
     rewards = {}
-    for each in kinds():
+    for each in kinds(CONFIRMING):
         kind = (each.base, _NAMES.get(KINDS[each.name], ""))
         if each.seed == _SEED and kind in _EXAMPLES:
             choice, _ = each.choice("right")

@@ -60,7 +60,8 @@ We trained agents of SmolLM2-135M and Gemma 3 270M by fine-tuning, as LoRA adapt
 
 - **Weights alone do not show which merge is best.** On {worst.base} {worst.name} agents, the best merge without
   prompts was {max(weights):.0f} points behind the best with prompts, although it was picked with test labels. Over
-  {len(all_kinds)} sets of agents it was {fmean(weights):.0f} behind on average.
+  the {len(all_kinds)} sets of agents on which the search was developed, such a merge was {fmean(weights):.0f}
+  behind on average.
 - **A few prompts of each task do.** `ramerge search` takes the merge with the highest
   [mass](guides/prompts.md#what-mass-is), the likelihood of the agents' own replies.
 

@@ -181,7 +181,7 @@ def test_linear() -> None:
     assert found["agents"] == {"code": "org/code", "tool": "./tool", "start": "org/start@v1"}
     assert found["parameters"]["weights"] == {"code": 0.5, "tool": 1.0, "start": 3.0}
     assert (
-        "base_model: weight is missing, and mergekit merges this model, too"
+        "base_model: weight is missing: mergekit merges this model like the others"
         in problems({**plain, "base_model": "base"})[0]
     )
 

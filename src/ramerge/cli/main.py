@@ -56,7 +56,9 @@ class _CommandGroup(click.Group):
         if cmd_name not in COMMANDS and not cmd_name.startswith("-") and not ctx.resilient_parsing:
             if cmd_name in _EVALUATION:
                 ctx.fail(f"ramerge {cmd_name} needs ramerge-eval, which is not installed: {EVALUATION}")
-            ctx.fail(unknown("command", cmd_name, [*self.list_commands(ctx), *_EVALUATION]))
+            if cmd_name.endswith((".yaml", ".yml")):
+                ctx.fail(f"{cmd_name} is no command; to merge a recipe: ramerge merge {cmd_name} OUT")
+            ctx.fail(unknown("command", cmd_name, list(dict.fromkeys([*self.list_commands(ctx), *_EVALUATION]))))
         return COMMANDS.get(cmd_name)
 
 

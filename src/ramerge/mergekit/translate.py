@@ -337,6 +337,10 @@ class _Translation:
         # mergekit adds the base to `models`, but not to a slice
         base_counts = base is not None and (len(others) < len(models_of_recipe) or self.models_key == ("models",))
         if method.base == "first":
+            if base is not None and not base_counts:
+                self.problem(
+                    ("base_model",), f"{base.text} must be one of the models that are merged, as mergekit requires"
+                )
             return _name_models([*([base] if base is not None and base_counts else []), *others])
         extra = [base] if base is not None and base_counts and len(others) == len(models_of_recipe) else []
         models = [*models_of_recipe, *extra]
@@ -456,7 +460,9 @@ class _Translation:
             where = (
                 "the recipe's parameters" if model.key == ("base_model",) else "this model's parameters or the recipe's"
             )
-            self.problem(model.key, f"{name} is missing, and mergekit merges this model, too: give it in {where}")
+            self.problem(
+                model.key, f"{name} is missing: mergekit merges this model like the others; give it in {where}"
+            )
 
     # --- the rest ---
 

@@ -69,7 +69,9 @@ class _Reader:
         own = self._recipe.stated("parameters")
         space = Space(methods, tuple(axes), own if isinstance(own, dict) else {})
         if not axes and len(methods) == 1:
-            raise RecipeError(f"{self._source}: nothing varies; name a key with values, such as parameters.r: [0, 0.1]")
+            raise RecipeError(
+                f"{self._source}: nothing varies; give a key several values: parameters.r=0,0.1, or in a file [0, 0.1]"
+            )
         if space.size is not None and space.size > MOST_POINTS:
             raise RecipeError(f"{self._source}: spans more than {MOST_POINTS:,} points; give fewer values, or ranges")
         for axis, conditions in space.idle():

@@ -194,11 +194,7 @@ def comparison_sentences(result: SearchResult, out: Path) -> list[str]:
         if not by_mass:
             return ["enough? agents were not scored; --score-agents compares the best merge with them"]
         own = "the best merge itself replies to the held-out prompts, and is compared with its agents"
-        how = (
-            f"with --generate (and --reward), {own}"
-            if result.score.get("rewarded")
-            else f"where a reward function (--reward) finds right replies, {own} with --generate"
-        )
+        how = f"with --reward and --generate, {own}"
         return [f"enough? mass only ranks merges; {how}"]
     lines = []
     if by_mass:
@@ -242,11 +238,11 @@ def _doubt_clause(result: SearchResult) -> str:
     doubts = [f"{enumerated(absent)} did not count: no right reply"] if absent else []
     if few:
         doubts.append("the choice is unreliable: too few replies")
-    elif result.winner.right:
-        doubts.append("more prompts (--prompt-count) may separate them")
+    elif result.level and result.winner.right:
+        doubts.append("more prompts (in the files, and by --prompt-count) may separate them")
     elif result.level:
         own = ", or their own replies (--generate with --reward)," if result.score.get("rewarded") else ""
-        doubts.append(f"more prompts (--prompt-count){own} may separate them")
+        doubts.append(f"more prompts (in the files, and by --prompt-count){own} may separate them")
     return "".join(f"; {doubt}" for doubt in doubts)
 
 

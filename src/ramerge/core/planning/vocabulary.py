@@ -132,8 +132,8 @@ def check_same_tokens(
         what = f"the tokens of {brief_list(unknown)} are not known"
     else:
         return []
-    text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
-    return [problem(f"{text} gets the base's tokenizer", key)]
+    text = f"{what}, so mergekit would rearrange embeddings, which is not supported; delete this key"
+    return [problem(f"{text} and set allow.vocabulary=common, which merges the common rows and keeps the others", key)]
 
 
 def _tokens_by_model(
