@@ -472,6 +472,8 @@ def test_what_differs_from_an_earlier_search_is_named(prompt_files: dict[str, st
         ramerge.search(recipe, "found", settings=longer)
     shutil.move("found", "moved")
     assert ramerge.search(recipe, "moved", settings=settings).points == first.points
+    respelled = {**recipe, "base": str(Path("base").absolute())}
+    assert ramerge.search(respelled, "moved", settings=settings).points == first.points
     text = Path("code.jsonl").read_text()
     Path("code.jsonl").write_text(text.partition("\n")[2])
     with pytest.raises(ramerge.EvaluationError, match="other prompts: code has changed"):

@@ -30,7 +30,7 @@ from ramerge.core.foundation.devices import device_name
 from ramerge.core.foundation.files import near_file, read_regular
 from ramerge.core.options import flag_and_keyword
 from ramerge.core.recipe.checks import check_unchosen
-from ramerge.scoring.functions import digest, load
+from ramerge.scoring.functions import function_state
 from ramerge.sdk.files import check_state, lock
 from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.outputs import claim_folder, path_of
@@ -330,9 +330,7 @@ class _AgentCalibration:
     def _calibration_fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
         reply_values = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
         settings = {**asdict(self.settings), "device": "", "device_memory": "", "batch": 0, "right_at": None}
-        settings["reward"] = (
-            digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
-        )
+        settings["reward"] = function_state(self.settings.reward) if self.settings.reward else ""
         return hashlib.sha256(repr((6, weights, reply_values, sorted(settings.items()))).encode()).hexdigest()
 
     def _make_record(

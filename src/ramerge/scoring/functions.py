@@ -78,7 +78,7 @@ def digest(module: ModuleType) -> str:
     own = Path(file).resolve()
     hash_of_files = hashlib.sha256(own.read_bytes())
     # a script that calls ramerge is no part of the function
-    modules = [each for name, each in [*sys.modules.items()] if name != "__main__"]
+    modules = [each for name, each in [*sys.modules.items()] if name not in ("__main__", "__mp_main__")]
     names = [getattr(each, "__file__", None) or "" for each in modules]
     # thousands of modules are imported next to torch, and a path takes 0.1 ms to resolve
     module_files = {Path(name).resolve() for name in names if name.endswith(".py") and "site-packages" not in name}
@@ -90,6 +90,12 @@ def digest(module: ModuleType) -> str:
                 f"\0{path.relative_to(own.parent)}\0".encode("utf-8", "surrogateescape") + path.read_bytes()
             )
     return hash_of_files.hexdigest()
+
+
+def function_state(spec: str) -> dict[str, str]:
+    """Return the name of a user's function and the digest of its module, whatever path leads to it."""
+    module, _ = load(spec)
+    return {"function": spec.rpartition(":")[2], "digest": digest(module)}
 
 
 def describe_error(error: BaseException) -> str:

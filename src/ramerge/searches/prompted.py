@@ -20,7 +20,7 @@ from ramerge.calibration.record import CalibrationSettings
 from ramerge.core.foundation.jsontext import RECORD
 from ramerge.core.methods.base import conditions
 from ramerge.core.methods.registry import complete
-from ramerge.scoring.functions import digest, load
+from ramerge.scoring.functions import function_state
 from ramerge.scoring.scores import Objective, Scores, join
 from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS
@@ -232,8 +232,7 @@ class AgentPrompts:
         """Return the prompts, and the settings that affect what is gathered and which replies are right."""
         settings = {key: value for key, value in asdict(self.settings).items() if key not in _HOW}
         if self.settings.reward:
-            module, _ = load(self.settings.reward)
-            settings["reward"] = {"function": self.settings.reward.rpartition(":")[2], "digest": digest(module)}
+            settings["reward"] = function_state(self.settings.reward)
         return {
             "prompts": {
                 name: sha256(repr([(each.key, each.replies) for each in prompts]).encode()).hexdigest()
