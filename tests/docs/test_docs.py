@@ -71,6 +71,7 @@ THEIRS = {
     "--max-model-len": "vLLM",
     "--enable-lora": "vLLM",
     "--continuous-batching": "transformers",
+    "--use_cpu": "TRL",
     "--max-lora-rank": "vLLM",
     "--save-debug-rollout-data": "slime",
     "--no-monitors": "prime-rl",

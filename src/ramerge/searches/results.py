@@ -84,7 +84,7 @@ class SearchResult(Displayed):
         over_agents: how much better the best point is than these agents, on the same items; None if unknown.
         compared_items: for each figure, the number of items on which the best point and the agents are compared; 0 if
             the score gives no items.
-        verdict: what this says: whether the best point is worse than its agents, better, as good, or undecided; empty
+        verdict: the sentence on whether the best point is worse than its agents, better, as good, or undecided; empty
             with several objectives.
 
     Example:

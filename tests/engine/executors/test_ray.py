@@ -424,9 +424,9 @@ def test_no_cluster_at_the_address(address: str, said: str, tmp_path: Path) -> N
 def test_settings_of_numba_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("NUMBA_")]:
         monkeypatch.delenv(name)
-    assert executors._with_environment({"address": "auto"}) == {"address": "auto"}
+    assert executors._add_numba_environment({"address": "auto"}) == {"address": "auto"}
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
     wanted: Callable[..., dict] = lambda **more: {"env_vars": {"NUMBA_CPU_NAME": "generic", **more}}  # noqa: E731
-    assert executors._with_environment({}) == {"runtime_env": wanted()}
+    assert executors._add_numba_environment({}) == {"runtime_env": wanted()}
     given = {"runtime_env": {"env_vars": {"A": "1"}}}
-    assert executors._with_environment(given) == {"runtime_env": wanted(A="1")}
+    assert executors._add_numba_environment(given) == {"runtime_env": wanted(A="1")}
