@@ -26,7 +26,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, SerializeAsAny, create_model, model_validator
 
@@ -219,6 +219,8 @@ def _parameters_of(function: Element) -> list[_FormulaParameter]:
         hint, default = hints.get(name), signature[name].default
         if default is inspect.Parameter.empty:
             continue
+        if get_origin(hint) is Union:  # Python 3.10 adds None to the type of a parameter whose default it is
+            hint = get_args(hint)[0]
         kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         marker = next((type(each) for each in metadata if isinstance(each, _PerAgent | _ChosenAgent)), kind)
         description = next((each for each in metadata if isinstance(each, str)), "")
