@@ -95,10 +95,10 @@ def write_outputs(
         click.echo(analysis.to_json(), nl=False)
 
 
-def written(flags: Mapping[str, Any]) -> str:
-    """Return a line that names the files and folders of the output options."""
-    outputs = [flags[name] for name in ("json_file", "csv", "html", "figures")]
-    return f"written: {', '.join(str(path) for path in outputs if path is not None)}"
+def output_lines(flags: Mapping[str, Any]) -> list[str]:
+    """Return a line that names the files and folders of the output options; none if nothing was written."""
+    paths = [str(flags[name]) for name in ("json_file", "csv", "html", "figures") if flags[name] is not None]
+    return [f"written: {', '.join(paths)}"] if paths else []
 
 
 def read_numbers(flag: str, text: str) -> list[float]:

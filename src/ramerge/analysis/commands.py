@@ -63,11 +63,11 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     from ramerge.analysis.command_output import (
         advice,
         check_outputs,
+        output_lines,
         prints,
         read_numbers,
         say_afterwards,
         write_outputs,
-        written,
     )
     from ramerge.analysis.text import summary
     from ramerge.sdk.progress import shown
@@ -87,8 +87,8 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     ):
         lines = advice(analysis, document, options) if flags["html"] is not None else []
         write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
-    if is_verbose and any(flags[name] is not None for name in ("json_file", "csv", "html", "figures")):
-        say(written(flags))
+    if is_verbose:
+        say(output_lines(flags))
 
 
 @command(short_help="Name the method to try first.")
@@ -122,7 +122,14 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write an HTML page with the analysis and the record of a finished merge at OUT; default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.command_output import advice, check_outputs, prints, say_afterwards, write_outputs, written
+    from ramerge.analysis.command_output import (
+        advice,
+        check_outputs,
+        output_lines,
+        prints,
+        say_afterwards,
+        write_outputs,
+    )
     from ramerge.analysis.finished import add_difference_notes, open_merge
     from ramerge.analysis.text import summary
     from ramerge.sdk.progress import shown
@@ -149,4 +156,4 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
         text = recipe.read_text(encoding="utf-8")
         write_outputs(analysis, all_flags, listen, record=record.to_dict(), recipe=text, advice=lines)
     if is_verbose:
-        say(written(all_flags))
+        say(output_lines(all_flags))

@@ -38,7 +38,7 @@ UNREWARDED = (
     "better: give rollouts with rewards, or a reward function (ramerge search --reward FILE.py:FUNCTION)"
 )
 _MANY_CONFLICTS = 0.25
-"""Of an agent's replies, from which on two agents that reply differently are reported."""
+"""The share of an agent's replies: another agent that replies differently to so many of them is reported."""
 Items = Mapping[str, NDArray[np.float64]]
 """For each agent, shape (prompts, 2): the negative log-likelihood and the number of tokens of each prompt's reply;
 both 0 if the reply is wrong."""

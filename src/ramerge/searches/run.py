@@ -321,13 +321,13 @@ def _scores_of_agents(
     """
     scorer = contest.scorer
     splits: tuple[Split, ...] = ("validation", "test") if scorer.splits and scorer.has_test else ("validation",)
-    stored = folder.agents()
+    agent_scores = folder.agents()
     for name in names:
-        missing = [split for split in splits if name not in stored.get(split, {})]
+        missing = [split for split in splits if name not in agent_scores.get(split, {})]
         if missing:
             candidates.plan_agent(name).merge()
         for split in missing:
-            by_agent = stored.setdefault(split, {})
+            by_agent = agent_scores.setdefault(split, {})
             try:
                 with closing(scorer.parts(contest.candidate, split)) as parts:
                     scores = join(parts)
@@ -335,8 +335,8 @@ def _scores_of_agents(
             except ScoreFailedError as error:
                 raise EvaluationError(f"agent {name} got no score: {error}") from error
             by_agent[name] = scores
-            folder.keep_agents(stored)
-    return {split: {name: stored[split][name] for name in names} for split in splits}
+            folder.keep_agents(agent_scores)
+    return {split: {name: agent_scores[split][name] for name in names} for split in splits}
 
 
 @dataclass(frozen=True)
