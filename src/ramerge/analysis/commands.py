@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _RECIPE = click.argument("paths", nargs=-1, metavar="[RECIPE]", type=click.Path())
 _FILES = (
-    option("output", "--html", type=PATH, help="Write a page with all figures to a file; -: print it."),
-    option("output", "--figures", type=PATH, help="Write the figures to a folder, PNG and SVG."),
+    option("output", "--html", type=PATH, help="Write an HTML page with charts to a file; -: print it."),
+    option("output", "--figures", type=PATH, help="Write the charts to a folder, as PNG and SVG."),
     option("output", "--json-file", type=PATH, help="Write all numbers to a JSON file."),
     option("output", "--csv", type=PATH, help="Write all numbers to a folder, as tables."),
     as_json("all numbers"),
@@ -50,11 +50,11 @@ _FILES = (
     "method",
     "--epsilons",
     metavar="E,E,...",
-    help="Thresholds at which to compare densities; default: 1e-4,1e-5,1e-6,0.",
+    help="Thresholds of a change for which to compare densities; default: 1e-4,1e-5,1e-6,0.",
 )
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray", "overwrite"))
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
-    """Show what RL changed: sparsity, overlap and angles of the agents, and what a merge would keep.
+    """Show what RL changed: sparsity, overlap and angles of updates, and what a merge would keep.
 
     With --base, you can give the folder of a single agent in place of a recipe.
     """
@@ -117,10 +117,10 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
         say(advice.lines)
 
 
-@command(short_help="Make an HTML page of a finished merge.", context_settings={"allow_extra_args": True})
+@command(short_help="Make an HTML page about a finished merge.", context_settings={"allow_extra_args": True})
 @options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache", "overwrite"))
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
-    """Write an HTML page with the analysis and the record of a finished merge at OUT; default: OUT/report.html."""
+    """Write an HTML page (default: OUT/report.html) with the analysis and the record of the finished merge at OUT."""
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import (
         advice,

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ramerge.calibration.record import CalibrationRecord
 
 
-@command(short_help="Gather replies and statistics of agents on prompts.")
+@command(short_help="Gather agents' replies to prompts, and statistics.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*MODELS, PROMPTS)
 @options_of(CalibrationSettings, "calibration")
 @option("run", "--dry-run", is_flag=True, help="Only estimate the cost, from headers; load nothing.")
-@options(printing("the records"), run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
+@options(printing("the record of each agent"), run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def calibrate(
     paths: tuple[str, ...],
     quiet: bool,
@@ -45,8 +45,8 @@ def calibrate(
 ) -> None:
     """Gather agents' replies to prompts of their tasks, and the statistics that some methods need.
 
-    By default, the statistics are the inputs of layers, for the method regmean. With --gather importance, they are the
-    diagonal of the Fisher information, for the method fisher.
+    By default, the statistics are layer inputs, for the methods regmean and aim. With --gather importance, they are the
+    diagonal of the Fisher information, for fisher.
 
     OUT gets a folder for each agent. Prompts need no labels. Agents generate replies, unless the prompts come with
     replies, as in a trainer's rollouts.

@@ -32,18 +32,15 @@ class CalibrationSettings:
     )
     rows: int = field(
         default=256,
-        metadata=about(
-            "--rows", "prompts", "Maximum number of tokens of each agent at which inputs are recorded.", "N", kind=int
-        ),
+        metadata=about("--rows", "prompts", "Record the layer inputs of up to N tokens per agent.", "N", kind=int),
     )
     gather: Literal["inputs", "importance", "all", "replies"] = field(
         default="inputs",
         metadata=about(
             "--gather",
             "prompts",
-            "Statistics to gather in addition to replies: inputs (for regmean), importance (for fisher), all (both), "
-            "or "
-            "replies (none).",
+            "Statistics to gather besides replies: inputs (for regmean and aim), importance (for fisher), all (both), "
+            "or replies (none).",
             choices=GATHERABLE,
         ),
     )
@@ -52,7 +49,7 @@ class CalibrationSettings:
         metadata=about(
             "--record",
             "prompts",
-            "Record inputs at the tokens of prompts and replies, or of prompts only.",
+            "Record layer inputs at the tokens of prompts and replies, or of prompts only.",
             choices=("both", "prompt"),
         ),
     )
@@ -61,7 +58,7 @@ class CalibrationSettings:
         metadata=about(
             "--source",
             "prompts",
-            "Record the inputs of each agent, or of the base on the same text.",
+            "Record the layer inputs of each agent, or of the base on the same text.",
             choices=("agents", "base"),
         ),
     )
@@ -111,7 +108,7 @@ class CalibrationSettings:
         metadata=about(
             "--right-at",
             "prompts",
-            "Minimum reward that counts as right; default: the highest in the data. Only right replies count.",
+            "Minimum reward of a right reply; default: the highest in the data. Scores use only right replies.",
             "REWARD",
             kind=float,
         ),

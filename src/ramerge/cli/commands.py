@@ -21,7 +21,6 @@ from ramerge.cli.options import (
     MERGE,
     RECIPE,
     ROUNDING,
-    SET,
     SHARD_SIZE,
     WRITE_RECIPE,
     as_json,
@@ -112,8 +111,8 @@ def plan(
 ) -> None:
     """Show what a merge would read, write and need, and every problem that would make it fail.
 
-    In place of a recipe, you can give the folder of a single model. Only headers are read, but the method auto and
-    prompts run the agents. Without the extra `remote`, Hub models are downloaded first.
+    In place of a recipe, you can give the folder of a single model. Only headers are read, unless the method auto
+    or prompts make the agents run. Without the extra `remote`, Hub models are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags.read import read_inputs
@@ -148,14 +147,21 @@ def plan(
     metavar="DTYPE",
     help="Output dtype, such as bfloat16; default: each tensor's own, or with --base that of the base.",
 )
-@options(ROUNDING, SHARD_SIZE, SET, printing("the record"))
+@option(
+    "output",
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a key of a recipe, such as allow.extra_tensors=true or rename; repeatable.",
+)
+@options(ROUNDING, SHARD_SIZE, printing("the record"))
 @options(run_options(*LIMITS, "cache", "overwrite", "fresh", "upload", "ray"))
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: object) -> None:
-    """Write MODEL as plain safetensors to OUT, in its own dtypes, in those of --base, or in --dtype.
+    """Write MODEL as plain safetensors to OUT, in MODEL's own dtypes, those of --base, or --dtype.
 
     MODEL is a folder or Hub id in any format that ramerge reads: sharded (FSDP, torch.distributed), quantized, or an
     adapter with its --base. For a full model, --base gives the output's tensor names, dtypes and other files.
-    --set sets further keys of a recipe, such as allow.extra_tensors=true or rename.
     """
     from ramerge.cli.flags.read import read_model
 

@@ -351,9 +351,9 @@ IMPORTANCE, INPUTS = (
         f"--{key}",
         metavar="NAME=FOLDER",
         multiple=True,
-        help=f"An agent's {what}, for the method {method}; repeat for each agent.",
+        help=f"An agent's {what} from `ramerge calibrate`, for {methods}; repeat for each agent.",
     )
-    for key, what, method in (("importance", "importances", "fisher"), ("inputs", "recorded inputs", "regmean"))
+    for key, what, methods in (("importance", "importances", "fisher"), ("inputs", "layer inputs", "regmean and aim"))
 )
 PROMPTS: Decorator = option(
     "prompts",
@@ -366,7 +366,7 @@ PROMPTS: Decorator = option(
     "them; repeat for each agent.",
 )
 DTYPE: Decorator = option(
-    "output", "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each base tensor's own."
+    "output", "--dtype", metavar="DTYPE", help="Dtype of the merge, such as bfloat16; default: each base tensor's own."
 )
 ROUNDING: Decorator = option(
     "output",
@@ -431,7 +431,7 @@ WRITE_RECIPE: Decorator = option(
     type=PATH,
     help="Write the recipe, with all flags applied, to a new file in ramerge's form, and merge nothing; -: print it.",
 )
-EXPLAIN: Decorator = option("output", "--explain", is_flag=True, help="Explain the figures, and print further details.")
+EXPLAIN: Decorator = option("output", "--explain", is_flag=True, help="Explain the numbers, and print further details.")
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 """Options for the models, for commands that need no method."""
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, _PRESET, DTYPE, ROUNDING, SHARD_SIZE)

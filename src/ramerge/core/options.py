@@ -49,7 +49,7 @@ def about(*values: Any, **more: Any) -> dict[str, Setting]:
 DEVICE = about(
     "--device",
     "run",
-    "Device for models and for methods on whole matrices: cpu, cuda, cuda:N, mps, or auto (a GPU where it is faster).",
+    "Device for models and matrix algebra: cpu, cuda, cuda:N, mps, or auto (a GPU where it is faster).",
     "DEVICE",
 )
 """The setting `device`, for merges and for commands that run models."""
@@ -128,9 +128,8 @@ class Ray:
         metadata=about(
             "--ray-address",
             "remote",
-            "Address of the cluster, or `auto` for this machine's; default: the one that `ray.init` finds, or a new "
-            "one. "
-            "Implies --ray.",
+            "Address of the cluster; `auto`: the cluster of this machine. Default: the cluster that `ray.init` finds, "
+            "or a new one. Implies --ray.",
             "HOST:PORT",
         ),
     )
@@ -184,7 +183,7 @@ class Options:
     )
     max_memory: int | str | None = field(
         default=None,
-        metadata=about("--max-memory", "run", "Limit of the process's memory, in bytes or such as 2GB.", "SIZE"),
+        metadata=about("--max-memory", "run", "Memory limit of the process: bytes, or a size such as 2GB.", "SIZE"),
     )
     device: str = field(default="auto", metadata=DEVICE)
     cache: bool = field(

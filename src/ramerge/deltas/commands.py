@@ -47,11 +47,11 @@ def delta(
     as_json: bool,
     options: Options,
 ) -> None:
-    """Write to OUT the changes that an agent makes to the base.
+    """Write the difference between an agent and the base to OUT.
 
     OUT is a folder, a folder in a bucket (s3://bucket/folder, gs://, az://), or a repository on the Hub
-    (hub:owner/name). `ramerge apply --base BASE OUT MODEL` restores the agent byte for byte. A delta can also be an
-    agent of a merge. The agent may have any format that ramerge reads.
+    (hub:owner/name). `ramerge apply --base BASE OUT MODEL` restores the agent byte for byte. A merge also
+    takes deltas as agents. The agent may have any format that ramerge reads.
 
     \b
     ramerge delta --base BASE --agent code=PATH OUT
@@ -70,7 +70,7 @@ def delta(
     _print_record(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
 
 
-@command(short_help="Turn deltas back into the model.")
+@command(short_help="Restore a model from deltas.")
 @click.argument("deltas", metavar="DELTA...", nargs=-1)
 @OUT_ANYWHERE
 @options(BASE, printing("what was written"))

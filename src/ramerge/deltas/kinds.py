@@ -94,7 +94,7 @@ class AsAdapter(OutputKind):
         metadata=about(
             "--rank",
             "output",
-            "With --as-adapter: the maximum rank of a matrix; default: as large as the exact sum or --energy needs.",
+            "With --as-adapter: the adapter's maximum rank; default: the rank that the exact sum or --energy needs.",
             "R",
             kind=int,
         ),
@@ -105,7 +105,7 @@ class AsAdapter(OutputKind):
             "--energy",
             "output",
             "With --as-adapter: choose the rank that keeps this share of the squared norm of each matrix's update. "
-            "Default: 0.99 for decomposed matrices, unless --rank is given.",
+            "Default: 0.99 where no exact sum exists, unless --rank is given.",
             "SHARE",
             kind=float,
         ),

@@ -34,7 +34,7 @@ from ramerge.sdk.progress import silence
     multiple=True,
     help="Only score this model; repeatable.",
 )
-@as_json("the rewards that --score finds, by model and task,")
+@as_json("the rewards of --score, by model and task,")
 @DEBUG
 def demo(out: Path | None, models: Path | None, scored: tuple[str, ...], as_json: bool) -> None:
     """Merge three tiny RL-trained agents that come with the package, and score the result."""

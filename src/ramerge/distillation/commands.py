@@ -62,11 +62,11 @@ def handoff(
     as_json: bool,
     options: Options,
 ) -> None:
-    """Write the files with which a trainer distills the agents of a merge into the merge.
+    """Write the files that a trainer needs to distill the agents of a merge into the merge.
 
     MERGED is the folder of a merge, or of a search (its best merge is used). The merge is a warm start for the
     student, and each agent is the teacher for its own prompts (multi-teacher on-policy distillation). OUT gets a
-    dataset with the teacher of each prompt, and a configuration of the trainer. No weights are copied.
+    dataset that names the teacher of each prompt, and a configuration for the trainer. No weights are copied.
 
     \b
     ramerge handoff MERGED OUT --prompts code=code.jsonl --prompts tool=tool.jsonl

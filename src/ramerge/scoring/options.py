@@ -21,12 +21,12 @@ SERVE_TIMEOUT = option(
     default=900.0,
     show_default=True,
     metavar="SECONDS",
-    help="Seconds to start a server or load a model.",
+    help="Time limit to start a server or load a model.",
 )
 DATA = option(
     "score",
     "--data",
     metavar="NAME=PATH",
     multiple=True,
-    help="Your copy of a data set (docs/guides/evaluate.md lists the names); repeat for each.",
+    help="Your copy of a data set (docs/reference/tasks.md has the names); repeat for each.",
 )

@@ -37,8 +37,15 @@ if TYPE_CHECKING:
 _PROMPTS = (".jsonl", ".json", ".parquet")
 
 SERVING = options(
-    option("score", "--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form."),
-    option("remote", "--serve", type=click.Choice(SERVERS), help="Server that runs the merges for tasks and prompts."),
+    option(
+        "score",
+        "--reward",
+        metavar="FUNCTION",
+        help="Reward function in verl's form for prompts: file.py:compute_score.",
+    ),
+    option(
+        "remote", "--serve", type=click.Choice(SERVERS), help="Server that runs each merged model on tasks and prompts."
+    ),
     SERVE_ARGS,
     option(
         "remote",
@@ -48,7 +55,13 @@ SERVING = options(
         help="Refused: an endpoint serves a single model, but a search serves many; use --serve.",
     ),
     SERVE_TIMEOUT,
-    option("score", "--limit", type=click.IntRange(2, 10**9), help="Take only the first samples of each task."),
+    option(
+        "score",
+        "--limit",
+        type=click.IntRange(2, 10**9),
+        metavar="N",
+        help="Use only the first N samples of each task.",
+    ),
     DATA,
     option(
         "score",
@@ -62,6 +75,7 @@ SERVING = options(
         "score",
         "--concurrency",
         type=click.IntRange(1, 4096),
+        metavar="N",
         default=8,
         show_default=True,
         help="Number of parallel requests.",
@@ -69,7 +83,7 @@ SERVING = options(
 )
 """Options that control how tasks and prompts of `--score` are asked."""
 SCORE_HELP = (
-    "Score of a model: a function (module:function or file.py:function), tasks of `ramerge eval` (such as "
+    "How to score a model: a function (module:function or file.py:function), tasks of `ramerge eval` (such as "
     "ramerge/tool,inspect_evals/gsm8k), or prompts (FILE.jsonl or FILE.parquet) with --reward."
 )
 

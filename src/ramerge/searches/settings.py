@@ -34,7 +34,7 @@ class SearchSettings:
     trials: int | None = field(
         default=None,
         metadata=about(
-            "--trials", "search", "Number of merges to try; default: all of a grid, otherwise 30.", "N", kind=int
+            "--trials", "search", "Number of merges to try; default: all points of a grid, otherwise 30.", "N", kind=int
         ),
     )
     sampler: str | None = field(
@@ -53,8 +53,8 @@ class SearchSettings:
             "--objective",
             "search",
             "The score to maximize, or with =min to minimize; default: mean (of all scores). worst: the lowest score; "
-            "worst:NAME=SCORE,...: the lowest ratio of the score NAME to its agent's SCORE. Several objectives give a "
-            "Pareto front.",
+            "worst:NAME=SCORE,...: the lowest ratio of a score NAME to the SCORE of its agent. Repeat it for a Pareto "
+            "front.",
             "NAME[=min]",
             repeats=True,
         ),
@@ -81,7 +81,7 @@ class SearchSettings:
             "--generate/--no-generate",
             "search",
             "With --prompts and --reward: let the best candidates reply to the held-out prompts, choose between tied "
-            "ones by the share of right replies and mass, in equal parts, and compare the best with its agents. "
+            "ones by the mean of mass and the share of right replies, and compare the best with its agents. "
             "Default: on with a GPU or --serve.",
         ),
     )

@@ -60,23 +60,23 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     "--scores",
     metavar="LOGS",
     type=PATH,
-    help="For scored and --choose: a folder with `ramerge eval` logs of the checkpoints.",
+    help="For --strategy scored, and --choose: a folder with `ramerge eval` logs of the checkpoints.",
 )
 @option(
     "score",
     "--choose",
     type=click.IntRange(1),
     metavar="K",
-    help="Choose K checkpoints that score well on different tasks.",
+    help="With --scores: use only K checkpoints, which score well on different tasks.",
 )
-@option("score", "--score", metavar="SCORE", help=f"For greedy. {SCORE_HELP}")
+@option("score", "--score", metavar="SCORE", help=f"For --strategy greedy. {SCORE_HELP}")
 @option(
     "score",
     "--objective",
     metavar="NAME[=min]",
     default="mean",
     show_default=True,
-    help="For greedy: the score to maximize, or with =min to minimize; mean: the mean of all scores.",
+    help="For --strategy greedy: the score to maximize, or with =min to minimize; mean: the mean of all scores.",
 )
 @SERVING
 @options_of(SearchSettings, "search_settings", only=["most_failures", "score_timeout"])
@@ -86,7 +86,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     is_flag=True,
     help="Show how straight the run is in weight space, and merge nothing; needs --base.",
 )
-@option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file; -: print it.")
+@option("output", "--html", type=PATH, help="With --analyze: write an HTML page with charts to a file; -: print it.")
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind, EXPLAIN, WRITE_RECIPE, printing("the result"), MERGE)
 def soup(
     words: tuple[str, ...],
@@ -98,7 +98,7 @@ def soup(
     options: Options,
     **flags: object,
 ) -> None:
-    """Average checkpoints along a training run into one model at OUT, or predict a later checkpoint.
+    """Average checkpoints of a training run into one model at OUT, or predict a later checkpoint.
 
     RUN is a folder of checkpoints (global_step_10, checkpoint-10, iter_0000010), a list of checkpoints, a Hub
     repository with a branch for each step, or a folder of deltas. Deltas need --base, and are the fastest.

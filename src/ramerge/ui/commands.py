@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ramerge import Options
 
 
-@command(short_help="Open a page in the browser.")
+@command(short_help="Choose, run and compare merges in the browser.")
 @options(BASE, AGENT)
 @option(
     "models",
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     help="A folder that the page may read, with its subfolders; outputs go to the first one; repeatable; default: the "
     "working folder.",
 )
-@option("run", "--port", type=click.IntRange(0, 65535), default=0, help="The port; default: any free port.")
+@option(
+    "run", "--port", type=click.IntRange(0, 65535), metavar="N", default=0, help="The port; default: any free port."
+)
 @options(DEBUG, run_options("threads", "max_memory", "device"))
 def ui(base: str | None, agents: tuple[str, ...], roots: tuple[Path, ...], port: int, options: Options) -> None:
     """Open a page in the browser to look at agents, and to choose, run, compare and share merges.

@@ -50,7 +50,7 @@ _FORMATS = ("text", "markdown", "html", "csv")
 )
 @SERVE_ARGS
 @SERVE_TIMEOUT
-@option("remote", "--endpoint", metavar="URL", help="URL of a running OpenAI-compatible endpoint, up to /v1.")
+@option("remote", "--endpoint", metavar="URL", help="URL of a running OpenAI-compatible endpoint; it ends in /v1.")
 @option(
     "remote", "--served-name", "served_names", metavar="NAME", multiple=True, help="Name of the model on the endpoint."
 )
@@ -60,9 +60,11 @@ _FORMATS = ("text", "markdown", "html", "csv")
     default="RAMERGE_API_KEY",
     show_default=True,
     metavar="VARIABLE",
-    help="Environment variable with the endpoint's key.",
+    help="Environment variable with the API key.",
 )
-@option("score", "--limit", type=click.IntRange(1, 10**9), help="Use only the first samples of each task.")
+@option(
+    "score", "--limit", type=click.IntRange(1, 10**9), metavar="N", help="Use only the first N samples of each task."
+)
 @DATA
 @option(
     "score",
@@ -70,14 +72,15 @@ _FORMATS = ("text", "markdown", "html", "csv")
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Generation setting with Inspect's name (max_tokens=512, max_connections=64), or a task's parameter "
+    help="Generation setting as Inspect names it (max_tokens=512, max_connections=64), or a task's parameter "
     "(math.fewshot=8, coding.subsets=mbpp).",
 )
 @option(
     "run",
     "--sandbox",
     metavar="NAME",
-    help="Sandbox for model-written programs: bubblewrap, docker, or local (no sandbox, your permissions).",
+    help="Sandbox for model-written programs, instead of the task's own: bubblewrap, docker, or local (no sandbox, "
+    "your permissions).",
 )
 @printing("the scores")
 def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None:
@@ -93,7 +96,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     ramerge/ifeval    IFEval
     ramerge/math      GSM8K, MATH500
     ramerge/rewards   your own prompts, with a reward function
-    ramerge/agreement likelihood of the agents' own replies; not skill
+    ramerge/agreement likelihood of the agents' own replies; no measure of skill
 
     \b
     ramerge eval LOGS --task ramerge/tool --base BASE --agent code=CODER --model merged=OUT --serve vllm
@@ -194,7 +197,15 @@ def _scores(model: Model) -> dict[str, object]:
     default="main",
     help="main (default), all, merging (ratios of merge to agent scores), or the paper's table1, table3 to table10.",
 )
-@option("output", "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
+@option(
+    "output",
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    default="text",
+    show_default=True,
+    help="Format of the table.",
+)
 @option(
     "models",
     "--model",
@@ -210,19 +221,24 @@ def _scores(model: Model) -> dict[str, object]:
     "specialists",
     metavar="TASK=NAME",
     multiple=True,
-    help="The agent trained for a task or suite; default: the agent with its name.",
+    help="The agent trained for a task or suite; default: the agent named after it.",
 )
 @option("models", "--merged", metavar="NAME", multiple=True, help="A merged model without a merge record.")
 @option(
     "output", "--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted."
 )
 @option("output", "--intervals", is_flag=True, help="Show 95 % bootstrap intervals of the scores.")
-@option("output", "--compare", metavar="NAME,NAME", help="Show paired bootstrap tests between two models instead.")
+@option(
+    "output",
+    "--compare",
+    metavar="NAME,NAME",
+    help="Show paired bootstrap tests between two models instead of a table.",
+)
 @option("output", "--out", type=PATH, help="Write to a file.")
 @option("output", "--overwrite", is_flag=True, help="Replace the file if it exists.")
 @DEBUG
 def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, overwrite: bool, **options: Any) -> None:
-    """Compare the models in LOGS in a table, such as those of the paper.
+    """Compare the models in LOGS in a table; --table chooses it, such as one of the paper's.
 
     LOGS is a folder that `ramerge eval` or `inspect eval` wrote. On a terminal, wide tables are split into blocks; in a
     file or a pipe, all columns are in one line.
