@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @command(short_help="Gather agents' replies to prompts, and statistics.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*MODELS, PROMPTS)
-@options_of(CalibrationSettings, "calibration")
+@options_of(CalibrationSettings, "calibration", without=["right_at"])
 @option("run", "--dry-run", is_flag=True, help="Only estimate the cost, from headers; load nothing.")
 @options(printing("the record of each agent"), run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def calibrate(

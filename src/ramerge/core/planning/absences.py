@@ -1,6 +1,6 @@
 """Tensors that one of two checkpoints of a model may lack.
 
-Libraries store different sets of tensors: transformers leaves out heads for several tokens, buffers that it computes,
+Libraries store different sets of tensors: transformers leaves out heads for multi-token prediction, buffers that it computes,
 and keys and values that layers share; a text model lacks the towers of the larger model that it was extracted from.
 """
 
@@ -28,7 +28,7 @@ _KEYS_AND_VALUES = re.compile(r".*\.(?:self_attn|attn|attention)\.(?:k|v|kv)_(?:
 
 BUFFERS = "buffers that follow from config.json"
 SHARING = "keys and values of layers that share those of earlier layers"
-FURTHER = "heads for several tokens at once, which transformers does not load"
+FURTHER = "heads for multi-token prediction (MTP), which transformers does not load"
 BEYOND = "layers beyond those that config.json counts, which transformers does not load"
 PARTS = "parts next to the text model, for example for images and sound"
 
