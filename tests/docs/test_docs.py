@@ -80,6 +80,7 @@ THEIRS = {
     "--port": "transformers",
     "--save-hf": "slime",
     "--use-opd": "slime",
+    "--custom-reward-post-process-path": "slime",
     "--write": "benchmarks",
     "--only": "benchmarks",
     "--temperature": "Inspect",
