@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -55,35 +55,35 @@ def text() -> str:
     worst = max(all_kinds, key=lambda kind: kind.best[1] - kind.without_prompts[1])
     return f"""# Findings: which merge is best
 
-We trained agents of SmolLM2-135M and Gemma 3 270M by fine-tuning, as LoRA adapters and by RL, merged them in up to
-{len(CANDIDATES)} ways, and scored the merges on held-out prompts.
+We trained sets of agents of SmolLM2-135M and Gemma 3 270M by full fine-tuning (SFT), with LoRA and with RL, merged each
+set in up to {len(CANDIDATES)} ways, and scored the merges on held-out prompts. Points are percentage points of mean
+reward.
 
-- **Weights alone do not show which merge is best.** On {worst.base} {worst.name} agents, the best merge without
-  prompts was {max(weights):.0f} points behind the best with prompts, although it was picked with test labels. Over
-  the {len(all_kinds)} sets of agents on which the search was developed, such a merge was {fmean(weights):.0f}
-  behind on average.
+- **Weights alone do not show which merge is best.** On the {worst.name} agents of {worst.base}, even the best method
+  that uses only weights, picked by its test score, was {max(weights):.0f} points behind the best merge. On average
+  over the {len(all_kinds)} sets of agents that the search was developed on, it was {fmean(weights):.0f} points behind.
 - **A few prompts of each task do.** `ramerge search` takes the merge with the highest
   [mass](guides/prompts.md#what-mass-is), the likelihood of the agents' own replies.
 
-Points behind the best merge of the same agents: mean (worst, if there are several). Differences below 2 are noise.
-Column heads end with the number of sets of agents.
+Points behind the best merge of the same agents: mean (worst) over several sets of agents, whose number is at the end of
+the column head. Differences below 2 are noise.
 
 {_by_kind([*all_kinds, *new])}
 
 Mass was developed on {len(all_kinds)} of these sets, so the results on them are optimistic. On the {len(new)} others,
-for which we wrote down predictions before training ([experiment 046](../lab/experiments/046-mass.md)), `ramerge search`
-was {_confirmation(new)}. "By NLL" is how far it would have been behind if it had chosen by the mean negative
-log-likelihood per token of the same replies.
+`ramerge search` was behind by up to {_worst(new, Kind.choice)}
+([predictions and results](../lab/experiments/046-mass.md)). If it had chosen by the mean negative log-likelihood per
+token of the same replies, it would have been behind by up to {_worst(new, Kind.chosen_by_nll)}.
 
 ## What fails
 
-These choices of `ramerge search` were more than 1.5 points behind the best merge. `sum` is `task_arithmetic`, the
-number after `regmean` is its ridge, and SFT is fine-tuning:
+These choices of `ramerge search` were more than 1.5 points behind the best merge. `sum` is `task_arithmetic`, `x 1.6`
+its scale, and the number after `regmean` its ridge. The seed is that of the agents' training:
 
 {_failures([*all_kinds, *new])}
 
-On SmolLM2-135M, merges often beat their agents. Without rewards, such improvements count as mistakes: give rewards.
-Both bases are small and the tasks short: score the best few merges on your own tasks.
+On SmolLM2-135M, merges often beat their agents. A search without rewards counts such improvements as mistakes, so give
+rewards. Both models are small and the tasks short, so score the best few merges on your own tasks.
 
 ## Read on
 
@@ -202,16 +202,10 @@ def _mean_and_worst(behind: Sequence[float]) -> str:
     return f"{fmean(behind):.0f}" + (f" ({max(behind):.0f})" if len(behind) > 1 else "")
 
 
-def _confirmation(new: Sequence[Kind]) -> str:
-    phrases = []
-    for which, words in _REPLIES.items():
-        mass, nll = (max(choice(kind, which)[1] for kind in new) for choice in (Kind.choice, Kind.chosen_by_nll))
-        phrases.append(f"up to {_points(mass)} behind {words} (by NLL: {_points(nll)})")
-    return " and ".join(phrases)
-
-
-def _points(behind: float) -> str:
-    return f"{behind:.0f} point{'' if round(behind) == 1 else 's'}"
+def _worst(new: Sequence[Kind], choose: Callable[[Kind, str], tuple[str, float]]) -> str:
+    """The most points behind the best merge, without and with rewards."""
+    without, with_rewards = (max(choose(kind, which)[1] for kind in new) for which in _REPLIES)
+    return f"{without:.0f} points without rewards and {with_rewards:.0f} with rewards"
 
 
 def _publications() -> str:

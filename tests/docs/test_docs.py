@@ -80,6 +80,7 @@ THEIRS = {
     "--port": "transformers",
     "--save-hf": "slime",
     "--use-opd": "slime",
+    "--custom-reward-post-process-path": "slime",
     "--write": "benchmarks",
     "--only": "benchmarks",
     "--temperature": "Inspect",
@@ -398,15 +399,16 @@ def test_the_chart_shows_what_was_measured() -> None:
 
 
 def test_the_guide_to_prompts_says_what_was_measured() -> None:
-    from lab.prompted import kinds, reward_of
+    from lab.prompted import CONFIRMING, Kind, kinds, reward_of
 
     found = kinds()
     text = " ".join((DOCS / "guides" / "prompts.md").read_text(encoding="utf-8").split())
-    for which, words in (("right", "on average with rewards"), ("all", "without them")):
-        behind = [each.choice(which)[1] for each in found]
-        mean, most = statistics.fmean(behind), max(behind)
-        parts = {"right": f"{mean:.1f} points behind the best merge {words} (at most {most:.0f})"}
-        assert parts.get(which, f"{mean:.1f} {words} (at most {most:.0f})") in text
+    rows = re.findall(r"\| (mass|NLL) \| ([\d.]+ \(\d+\)) \| ([\d.]+ \(\d+\)) \|", text)
+    assert rows == [
+        (score, *(mean_and_most([choose(each, which)[1] for each in members]) for which in ("right", "all")))
+        for members in (found, kinds(CONFIRMING))
+        for score, choose in (("mass", Kind.choice), ("NLL", Kind.chosen_by_nll))
+    ]
     assert f"up to {max(each.best[1] - each.without_prompts[1] for each in found):.0f} points behind" in text
     (adapters,) = (each.figures for each in found if each.base.startswith("Gemma") and each.name == "LoRA")
     sizes = [reward_of(adapters[f"regmean 0.01{more}"]["rewards"]) for more in (", 4 prompts", "", ", 64 prompts")]
@@ -414,6 +416,10 @@ def test_the_guide_to_prompts_says_what_was_measured() -> None:
     others = ("prompts of another task", "general prompts")
     wrong = [reward_of(adapters[f"regmean 0.01, {each}"]["rewards"]) for each in others]
     assert "it scores {:.0f} %, with general instructions {:.0f} %".format(*wrong) in text
+
+
+def mean_and_most(behind: list[float]) -> str:
+    return f"{statistics.fmean(behind):.1f} ({max(behind):.0f})"
 
 
 def test_readme_says_what_was_measured() -> None:
