@@ -37,7 +37,7 @@ def test_the_candidates_are_tried_and_the_best_is_written(prompt_files: dict[str
     whole = [point for point in result.points if point.state == "complete"]
     assert result.winner.objectives[0].value == max(point.objectives[0].value for point in whole)
     assert set(result.winner.scores) == set(AGENTS)
-    assert any("no rewards are known" in note for note in result.notes)
+    assert any("no rewards are given" in note for note in result.notes)
     assert events[0].is_gathering and not events[-1].is_gathering
     found = ramerge.agreement("base", "found/best", "found/calibration")
     assert fmean(each.nll for each in found.values()) == pytest.approx(result.winner.nll, rel=1e-5)

@@ -48,7 +48,7 @@ _COPIES_FROM = 0.9
 _DENSE_FROM = 0.5
 _ERASED_FROM = 0.2
 _OPTIONS = Options()
-_UNUSED = ("method", "parameters", "preset", "rounding_seed", "companions", "shard_size", "importance", "inputs")
+_UNUSED = ("rounding_seed", "companions", "shard_size", "importance", "inputs")
 _BY_PROMPTS = ("task_arithmetic", "ram+", "regmean")
 """The methods that prompts compare with the method that the weights suggest."""
 
@@ -202,7 +202,7 @@ def recommend_for_recipe(
 
 def notes_on_keys(document: Document) -> list[str]:
     """Return notes on the keys that the recipe states and a merge uses, but a recommendation ignores."""
-    return note_unused(document.without("method") if document.method == AUTO else document, _UNUSED, "a recommendation")
+    return note_unused(document, _UNUSED, "a recommendation")
 
 
 def recommend_by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:

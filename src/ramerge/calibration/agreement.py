@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MORE_PROMPTS = "give more prompts of each task, of which up to --prompt-count are drawn and half are scored"
 UNREWARDED = (
-    "no rewards are known, so all replies count, right or wrong; with rewards only right ones do, which chooses "
+    "no rewards are given, so all replies count, right or wrong; with rewards only right ones do, which chooses "
     "better: give rollouts with rewards, or a reward function (ramerge search --reward FILE.py:FUNCTION)"
 )
 _MANY_CONFLICTS = 0.25
@@ -120,7 +120,7 @@ class ReplySet(Displayed):
 def replies_of(calibration: str | Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
     """Read the replies of a calibration to score merges on: the held-out replies, if there are any.
 
-    If rewards are known, only right replies count; agents without right replies are left out.
+    If there are rewards, only right replies count; agents without right replies are left out.
 
     Args:
         calibration: the folder that `calibrate` has written.
@@ -157,7 +157,7 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
     }
     notes = tuple(
         f"{name}: of {quantity(len(held_out[name]), 'reply', 'replies')}, none earned {least:g}, so it does not count "
-        "in the choice; give more prompts, or rollouts, or a lower --right-at"
+        "in the choice; give more prompts, rollouts or a lower --right-at, or bring rewards of all tasks to one scale"
         for name, exchanges in right.items()
         if not exchanges
     )

@@ -52,6 +52,8 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "has one more: distillation.n_gpus_per_node is the sum of num_replicas x tensor_model_parallel_size.\n"
         "For a reward next to the teachers, write reward.py and set use_task_rewards."
     )
+    if not lesson.held_out:
+        text += "\nNo prompt is held out, so val_files are the training prompts; `ramerge handoff --hold-out N` holds some out."
     return {**lesson.datasets(_rows), "mopd.yaml": as_yaml(config, text), "reward.py": script("verl_reward.py")}
 
 

@@ -5,7 +5,7 @@
 This is the geometric mean of the probabilities that the model gives to the tokens of an agent's own reply, each after
 the prompt and the tokens before it: 1 for a model that is certain of every token, and higher for models that are closer
 to the agent. Replies come from the folder of `ramerge calibrate`: the held-out replies, and only
-the right ones if rewards are known. Nothing is generated.
+the right ones if there are rewards. Nothing is generated.
 
 Inspect's models take messages instead of token ids, and return no likelihoods of a prompt. So the solver queries the
 endpoint itself, with the client of Inspect's provider: `/v1/completions` with the ids as prompt, `echo` and
