@@ -21,6 +21,7 @@ from ramerge.searches.text import findings
 from tests.checkpoints import read_checkpoint
 from tests.commands import ramerge as command
 from tests.formats.quantized import write_quantized
+from tests.messages import Messages
 from tests.searches.prompts import AGENTS, SETTINGS
 from tests.searches.prompts import prompt_files as prompt_files  # a fixture
 
@@ -343,6 +344,20 @@ def test_damage_in_the_cache_is_repaired(name: str, prompt_files: dict[str, str]
     assert ramerge.gather(recipe)["code"] == file.parent
     if name != "calibration.json":  # which has seconds
         assert file.read_bytes() == whole
+
+
+def test_the_number_of_prompts_is_compared_with_the_files_and_the_last_run(
+    prompt_files: dict[str, str], messages: Messages
+) -> None:
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
+
+    def search(count: int) -> ramerge.SearchResult:
+        calibration = replace(SETTINGS, count=count)
+        return ramerge.search(recipe, "found", settings=ramerge.SearchSettings(trials=1, calibration=calibration))
+
+    messages.check(*(note for note in search(2000).notes if "prompt-count 2,000" in note))
+    with messages.raises(ramerge.EvaluationError):
+        search(4)
 
 
 def test_a_search_that_is_refused_is_left_as_it_was(prompt_files: dict[str, str]) -> None:
