@@ -29,7 +29,7 @@ from ramerge.core.foundation.errors import (
     StoppedError,
     reason,
 )
-from ramerge.core.foundation.extras import EVALUATION
+from ramerge.core.foundation.extras import evaluation_command
 from ramerge.core.foundation.machine import check_limits
 from ramerge.core.foundation.process import fill_streams, handle, ignore, interruption
 from ramerge.core.foundation.signals import note_dropped
@@ -55,7 +55,7 @@ class _CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and not cmd_name.startswith("-") and not ctx.resilient_parsing:
             if cmd_name in _EVALUATION:
-                ctx.fail(f"ramerge {cmd_name} needs ramerge-eval, which is not installed: {EVALUATION}")
+                ctx.fail(f"ramerge {cmd_name} needs ramerge-eval, which is not installed: {evaluation_command()}")
             if cmd_name.endswith((".yaml", ".yml")):
                 ctx.fail(f"{cmd_name} is no command; to merge a recipe: ramerge merge {cmd_name} OUT")
             ctx.fail(unknown("command", cmd_name, list(dict.fromkeys([*self.list_commands(ctx), *_EVALUATION]))))
