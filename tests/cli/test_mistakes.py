@@ -165,6 +165,16 @@ def test_what_a_new_user_reads(words: str, said: str, folder: Path) -> None:
     assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
+def test_clean_keeps_an_unfinished_search_and_says_so(folder: Path) -> None:
+    done = ramerge("clean", "unfinished", "searched", cwd=folder)
+    unfinished, searched = done.stdout.splitlines()
+    assert unfinished.startswith(
+        "unfinished: holds a search or greedy soup that has not ended, and is kept: its command"
+    )
+    assert searched == "searched: no leftovers of interrupted runs"
+    assert (folder / "unfinished/asked.json").exists()
+
+
 def test_without_a_command_the_help_is_shown_once() -> None:
     done = ramerge()
     assert (done.returncode, done.stdout) == (2, "")
