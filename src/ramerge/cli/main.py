@@ -182,7 +182,10 @@ def _option_advice(error: click.ClickException) -> list[str]:
     if name in ("o", "out", "output") and parameter_names & {"out", "outs", "paths", "words"}:
         return [f"no such option: {option}; the output folder is the last word, without an option"]
     if name == "method" and context is not None and context.command.name == "recommend":
-        return ["recommend names a method itself; to compare methods of your choice: ramerge search --method NAME ..."]
+        return [
+            "recommend names a method itself: leave --method out; to compare methods of your choice, run ramerge "
+            "search with prompts of each agent's task and --vary method=ram,ties"
+        ]
     if "settings" in parameter_names and name in all_parameters():
         return [f"no such option: {option}; use --set parameters.{name}=VALUE"]
     return []
