@@ -146,7 +146,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
         ),
         (
             ["--base", "b", "--agent", "x=1", "--agent", "x=2", "out"],
-            "error: --agent x: is given twice",
+            "error: --agent x: is given twice; give each agent a name of its own",
         ),
         (["--base", "b", "out"], f"error: agents: {NO_AGENTS}\n{ABSENT}"),
         (TWO, "error: no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),

@@ -165,7 +165,8 @@ def _option_advice(error: click.ClickException) -> list[str]:
     context = error.ctx if isinstance(error, click.UsageError) else None
     parameter_names = {each.name for each in context.command.params} if context else set()
     if "agents" in parameter_names and error.message.startswith("Got unexpected extra argument"):
-        return [f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL"]
+        more = ", or --model NAME=MODEL" if "models" in parameter_names else ""
+        return [f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL{more}"]
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         return [f"{error.param.opts[0]} {error.param.metavar} is missing. {error.param.help}"]
     if not isinstance(error, click.NoSuchOption):

@@ -87,7 +87,8 @@ def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
     """
     words = pairs(flag, texts, form)
     keys = [key for key, _ in words]
-    if twice := [f"{flag} {key}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+    hint = "; give each agent a name of its own" if flag == "--agent" else ""
+    if twice := [f"{flag} {key}: is given twice{hint}" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
         raise RecipeError(twice)
     return dict(words)
 
