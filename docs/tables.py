@@ -263,7 +263,7 @@ def _consumers(_: str) -> str:
 
 
 def _mergekit_flags(_nothing: str) -> str:
-    """What to do instead of giving a flag of mergekit."""
+    """The flags of mergekit, each with its replacement."""
     return table(("mergekit", "ramerge"), [(f"`{flag}`", cell(instead)) for flag, instead in FLAGS.items()])
 
 

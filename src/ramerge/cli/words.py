@@ -14,7 +14,7 @@ from ramerge.core.foundation.text import TOO_LARGE, UNREADABLE, brief, is_too_la
 _VARIED = "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2"
 """The form of `--vary`, for messages."""
 _RANGE = re.compile(r"[\d.eE+-]+(:|\.\.)[\d.eE:+-]+")
-"""What looks like a range of numbers: `0:0.2`, `0..1`."""
+"""A text that looks like a range of numbers: `0:0.2`, `0..1`."""
 
 
 def parse_scalar(text: str, flag: str = "") -> object:

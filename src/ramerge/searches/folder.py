@@ -130,7 +130,7 @@ class Folder:
             if before and before.get(name) != description[name] and name not in follow
         ]
         if problems and self.has_scores:
-            how = "to resume it, give what it had; to search anew, name another folder, or remove this one"
+            how = "to resume it, give what it had; to search from scratch, name another folder, or remove this one"
             raise EvaluationError([*problems, f"{self.root}: {how}"])
         return bool(problems)
 
