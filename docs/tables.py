@@ -25,6 +25,7 @@ from ramerge.cli.main import COMMANDS
 from ramerge.core.methods.matrices import MatrixMethod
 from ramerge.core.methods.registry import METHODS, describe, listed
 from ramerge.core.options import Options, Ray, Upload, settings_of
+from ramerge.mergekit.translate import FLAGS
 from ramerge.sdk.methods import merge_method
 from ramerge.testing import check_bounds, check_layout, check_method, check_order, check_reference
 
@@ -261,6 +262,11 @@ def _consumers(_: str) -> str:
     return table(("key", *names), cells)
 
 
+def _mergekit_flags(_nothing: str) -> str:
+    """The flags of mergekit, each with its replacement."""
+    return table(("mergekit", "ramerge"), [(f"`{flag}`", cell(instead)) for flag, instead in FLAGS.items()])
+
+
 _TABLES: Mapping[str, Callable[[str], str]] = {
     "method": _method,
     "costs": _costs,
@@ -272,6 +278,7 @@ _TABLES: Mapping[str, Callable[[str], str]] = {
     "signatures": _signatures,
     "options": _options,
     "consumers": _consumers,
+    "mergekit_flags": _mergekit_flags,
 }
 
 if __name__ == "__main__":

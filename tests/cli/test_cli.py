@@ -146,7 +146,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
         ),
         (
             ["--base", "b", "--agent", "x=1", "--agent", "x=2", "out"],
-            "error: --agent x: is given twice",
+            "error: --agent x: is given twice; give each agent a name of its own",
         ),
         (["--base", "b", "out"], f"error: agents: {NO_AGENTS}\n{ABSENT}"),
         (TWO, "error: no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),
@@ -392,8 +392,13 @@ def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
         (["--vary", "parameters.r=0,,1"], "--vary parameters.r=0,,1: a value is missing between commas"),
         (
             ["--vary", "method=ram"],
-            "--vary method: only parameters can be varied, such as parameters.r; `ramerge search` varies "
-            "other keys, too",
+            "--vary method: only parameters can be varied here, and `ramerge search` varies other keys, too; name one, "
+            "such as parameters.r",
+        ),
+        (
+            ["--vary", "parameters.r=0:0.2"],
+            "--vary parameters.r=0:0.2: must be KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2; ranges are for "
+            "`ramerge search --space FILE`, such as parameters: {r: {from: 0, to: 0.2}}",
         ),
         (["--vary", "parameters.r=1", "--vary", "parameters.r=2"], "--vary parameters.r: is given twice"),
         (["--vary", "parameters.r=0,100"], "--vary parameters.r=100: should be less than or equal to 10, not 100"),
@@ -492,7 +497,7 @@ def test_limits_are_shown_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "fp8", "int8"])
 def test_unknown_dtype_lists_the_known(dtype: str, tmp_path: Path) -> None:
     done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--dtype", dtype)
-    said = f"error: --dtype: unknown value '{dtype}'; known: bfloat16, float16, float32, float64, widest, 'like base'"
+    said = f"error: --dtype: unknown value '{dtype}'; known: bfloat16, float16, float32, float64, widest, like_base"
     assert done.stderr.splitlines() == [said]
 
 

@@ -7,7 +7,7 @@ from shutil import copytree
 import pytest
 
 from ramerge.cli.main import COMMANDS
-from ramerge.core.foundation.extras import EVALUATION, install_command
+from ramerge.core.foundation.extras import evaluation_command, install_command
 from ramerge.demo.run import copy_models
 from tests.commands import ramerge
 
@@ -97,7 +97,9 @@ def test_a_command_without_extras(words: str, extra: str, folder: Path) -> None:
     if extra:
         assert done.returncode == 2, done.stderr
         assert (
-            f"ramerge-eval, which is not installed: {EVALUATION}\n" if extra == "eval" else install_command(extra)
+            f"ramerge-eval, which is not installed: {evaluation_command()}\n"
+            if extra == "eval"
+            else install_command(extra)
         ) in done.stderr
     else:
         assert done.returncode == 0, done.stderr

@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("recommend base coder tool", "models are named by options: --base base --agent coder=coder --agent tool=tool"),
         ("merge --base base --agent code = coder OUT", "error: --agent code: must be NAME=MODEL, such as --agent code"),
         (f"merge {MODELS} --density 0.3 OUT", "error: no such option: --density; use --set parameters.density=VALUE"),
-        (f"recommend {MODELS} --method ram", "error: recommend names a method itself"),
+        (f"recommend {MODELS} --method ram", "leave --method out; to compare methods of your choice, run"),
         (f"merge {MODELS} -o OUT", "error: no such option: -o; the output folder is the last word, without an option"),
         (f"merge {MODELS} --output OUT", "no such option: --output; the output folder is the last word"),
         ("merge base --agent code=coder OUT", "base: is a folder, not a recipe; give models with --base and --agent"),
@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"merge {MODELS} --method ramplus OUT", "error: --method: unknown method 'ramplus'; did you mean 'ram+'?"),
         ("merge --base base/model.safetensors --agent code=coder OUT", "is a file; give the folder that holds config"),
         (f"merge {MODELS} --set parameters.weight=1 --method ties OUT", "'weight'; did you mean 'weights'?"),
-        (f"sweep {MODELS} OUT --vary r=0,1", "only parameters can be varied, did you mean parameters.r?"),
+        (f"sweep {MODELS} OUT --vary r=0,1", "varies other keys, too; did you mean parameters.r?"),
         ("soup runs OUT", "error: runs: holds no checkpoints with a step in their names, such as global_step_10"),
         ("convert coder OUT --dtype int8", "error: --dtype: unknown value 'int8'; known: bfloat16, float16"),
         ("report coder", "error: coder: is not a finished merge: ramerge.yaml and ramerge.json are missing"),
@@ -163,6 +163,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_a_new_user_reads(words: str, said: str, folder: Path) -> None:
     done = ramerge(*shlex.split(words), cwd=folder)
     assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_clean_keeps_an_unfinished_search_and_says_so(folder: Path) -> None:
+    done = ramerge("clean", "unfinished", "searched", cwd=folder)
+    unfinished, searched = done.stdout.splitlines()
+    assert unfinished.startswith(
+        "unfinished: holds a search or greedy soup that has not ended, and is kept: its command"
+    )
+    assert searched == "searched: no leftovers of interrupted runs"
+    assert (folder / "unfinished/asked.json").exists()
 
 
 def test_without_a_command_the_help_is_shown_once() -> None:

@@ -56,6 +56,33 @@ def test_extras_install_from_where_ramerge_came(
     assert extras.install_command("report") == command.replace("FOLDER", str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install ramerge-eval, or in a checkout pip install ./packages/ramerge-eval"),
+        ({"url": "file://FOLDER", "dir_info": {"editable": True}}, "pip install -e FOLDER/packages/ramerge-eval"),
+        ({"url": "file://FOLDER", "dir_info": {}}, "pip install FOLDER/packages/ramerge-eval"),
+        (
+            {"url": f"file://FOLDER/{WHEEL}"},
+            "pip install ramerge-eval, or in a checkout pip install ./packages/ramerge-eval",
+        ),
+        (
+            {"url": "https://x.org/r", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "pip install 'ramerge-eval @ git+https://x.org/r@abc#subdirectory=packages/ramerge-eval'",
+        ),
+    ],
+)
+def test_ramerge_eval_installs_from_where_ramerge_came(
+    origin: dict[str, object] | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / WHEEL).touch()
+    (tmp_path / "packages/ramerge-eval").mkdir(parents=True)
+    text = json.dumps(origin).replace("FOLDER", str(tmp_path)) if origin else None
+    monkeypatch.setattr(extras, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    monkeypatch.setattr(extras, "find_spec", lambda _: object())
+    assert extras.evaluation_command() == command.replace("FOLDER", str(tmp_path))
+
+
 def test_without_pip_uv_installs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     assert extras.install_command("ray").startswith("uv pip install")

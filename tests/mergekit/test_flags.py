@@ -12,8 +12,10 @@ from ramerge.mergekit.translate import FLAGS
 @pytest.mark.parametrize(
     ("flags", "found"),
     [
-        (["--cuda"], "mergekit's --cuda is not needed here; leave it out: merges run on the CPU"),
-        (["--out-shard-size", "5B"], "mergekit's --out-shard-size is --shard-size here"),
+        (["--cuda"], "--cuda is a flag of mergekit: leave it out: the CPU merges"),
+        (["--out-shard-size", "5B"], "--out-shard-size is a flag of mergekit: use --shard-size SIZE"),
+        (["--no-copy-tokenizer"], "--no-copy-tokenizer is a flag of mergekit: leave it out: tokenizer files"),
+        (["-vv"], "-v is a flag of mergekit: use --debug"),
     ],
 )
 def test_the_error_names_what_replaces_the_flag(flags: list[str], found: str) -> None:
@@ -27,8 +29,18 @@ def test_the_error_names_what_replaces_the_flag(flags: list[str], found: str) ->
 def test_all_flags_are_named_at_once() -> None:
     command = [sys.executable, "-m", "ramerge.cli.main", "merge", "recipe.yaml", "OUT", "--cuda", "--lazy-unpickle"]
     errors = subprocess.run([*command, "--num-threads=2"], capture_output=True, text=True).stderr
-    named = [line.split()[2] for line in errors.splitlines() if line.startswith("error: mergekit's ")]
+    named = [line.split()[1] for line in errors.splitlines() if " is a flag of mergekit: " in line]
     assert named == ["--cuda", "--lazy-unpickle", "--num-threads"]
+
+
+def test_every_flag_of_mergekit_yaml_is_answered() -> None:
+    """As `mergekit-yaml --help` of 0.1.5 lists them."""
+    names = """allow-crimes async-write clone-tensors copy-tokenizer cuda device gpu-rich lazy-unpickle lora-merge-cache
+        lora-merge-dtype low-cpu-memory multi-gpu num-threads out-shard-size quiet random-seed read-to-gpu
+        safe-serialization transformers-cache trust-remote-code unsafe-truncate-embeddings write-model-card
+        write-threads"""
+    ours = {flag for option in COMMANDS["merge"].params for flag in option.opts}
+    assert {*(f"--{name}" for name in names.split()), "-j", "-v"} - ours == FLAGS.keys()
 
 
 def test_no_flag_of_ours_is_listed() -> None:

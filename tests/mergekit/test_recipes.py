@@ -319,6 +319,12 @@ def test_misspelled_keys_of_mergekit_are_corrected(key: str, messages: Messages)
         translate(Document(recipe(**{f"{key}x": "x"})))
 
 
+def test_a_missing_base_is_one_problem() -> None:
+    with pytest.raises(RecipeError) as caught:
+        said(recipe(base_model=None, tokenizer_source="org/base"))
+    assert caught.value.problems == ("base_model: is missing; ties needs it",)
+
+
 def test_whose_tokenizer_the_base_has() -> None:
     assert said(recipe(base_model="org/base", tokenizer_source="org/base"))["companions"] == "base"
     models = [{"model": "code", "parameters": {"weight": 1}}, {"model": "tool", "parameters": {"weight": 1}}]
@@ -396,7 +402,7 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (28, "unknown dtype 'bf17'"),
         (29, "unknown dtype 'int64'"),
         (30, "tokenizer_source: 'org/other' is neither base, union nor a model of this recipe"),
-        (31, "tokenizer: is not supported"),
+        (31, "tokenizer: tokens is not supported: ramerge moves no rows of embeddings. Leave it out"),
         (32, "unknown chat template 'chatml2'; did you mean 'chatml'"),
         (33, "slices: sources must be a list"),
         (34, "modules: is not supported"),
@@ -474,8 +480,8 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
         (sliced() | {"models": MODELS}, "slices: cannot be used together with models"),
         (recipe(merge_method=None), "merge_method: is missing; known: linear, task_arithmetic, ties"),
         (recipe("nearswap"), "merge_method: mergekit has nearswap, ramerge does not: use mergekit for it, or another"),
-        (recipe(random_seed=42), "random_seed: is a flag of mergekit's, not a key of recipes; --random-seed is `param"),
-        (recipe(lazy_unpickle=True), "lazy_unpickle: is a flag of mergekit's, not a key of recipes; --lazy-unpickle"),
+        (recipe(random_seed=42), "random_seed: is a flag of mergekit's, not a key of recipes: leave it out: every run"),
+        (recipe(lazy_unpickle=True), "lazy_unpickle: is a flag of mergekit's, not a key of recipes: leave it out"),
         (recipe(seed=7), "seed: is a parameter of methods; write it under parameters, as in parameters: {seed: VALUE}"),
         (recipe(density=0.5), "density: is a parameter of methods; write it under parameters"),
         (recipe("slerp", models=[{"model": "a"}]), "parameters: t is missing"),
@@ -507,8 +513,8 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
             recipe("della", parameters={"weight": 1, "density": []}),
             "parameters.density: a gradient over layers needs numbers",
         ),
-        (recipe(tokenizer={"pad_to_multiple_of": 8}), "tokenizer: is not supported"),
-        (recipe(tokenizer="base"), "tokenizer: is not supported"),
+        (recipe(tokenizer={"pad_to_multiple_of": 8}), "tokenizer: pad_to_multiple_of is not supported: ramerge"),
+        (recipe(tokenizer="base"), "tokenizer: must be a mapping such as {source: base}, not 'base'"),
         (recipe(dtype=["float32"]), "unknown dtype"),
         (recipe(preset="paper"), "preset: does not belong in"),
         (recipe(rules=[{"match": "*", "keep": "base"}]), "rules: does not belong in"),

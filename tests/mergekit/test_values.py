@@ -178,3 +178,11 @@ def test_a_base_that_cannot_be_opened_is_said(tmp_path: Path, messages: Messages
     path.write_text(SLERP)
     with messages.raises(RecipeError):
         ramerge.plan(path)
+
+
+def test_a_base_that_is_an_agent_too_is_missing_once(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("merge_method: slerp\nbase_model: ./base\nmodels: [{model: ./a}, {model: ./b}]\nparameters: {t: 1}")
+    with pytest.raises(RecipeError) as caught:
+        ramerge.plan(path)
+    assert sum("base: no such folder" in problem for problem in caught.value.problems) == 1

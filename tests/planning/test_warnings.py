@@ -42,6 +42,17 @@ def test_nearly_unmoved_agent_is_warned_of(little: dict, tmp_path: Path, message
     assert ramerge.analyze(little).warnings == record.warnings
 
 
+def test_layers_that_are_cut_off_are_named(tmp_path: Path, messages: Messages) -> None:
+    for name, layers in (("base", 3), ("deep", 5), ("flat", 2)):
+        tensors = {f"model.layers.{layer}.w": floats(np.ones(4) * len(name)) for layer in range(layers)}
+        write_checkpoint(tmp_path / name, tensors | {f"{name}.layers.0.w": floats(np.ones(4))})
+        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": layers}))
+    allow = {"missing_tensors": True, "extra_tensors": True, "config": ["num_hidden_layers"]}
+    for name in ("deep", "flat"):
+        warnings = ramerge.plan(recipe(tmp_path, [name], allow=allow)).warnings
+        messages.check(*(text for text in warnings if "depth" in text))
+
+
 @pytest.mark.parametrize(
     "run",
     [

@@ -17,10 +17,11 @@ from ramerge.calibration.prompts import read_prompts
 from ramerge.scoring.scores import Objective
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint
-from ramerge.searches.text import findings
+from ramerge.searches.text import findings, summary
 from tests.checkpoints import read_checkpoint
 from tests.commands import ramerge as command
 from tests.formats.quantized import write_quantized
+from tests.messages import Messages
 from tests.searches.prompts import AGENTS, SETTINGS
 from tests.searches.prompts import prompt_files as prompt_files  # a fixture
 
@@ -94,18 +95,35 @@ def test_a_choice_by_few_replies_is_unreliable(prompt_files: dict[str, str]) -> 
         assert all(name in best for name, count in replies.items() if not count)
 
 
-def test_an_agent_without_a_right_reply_is_named() -> None:
-    point = TriedPoint(
-        0, {"method": "ram+"}, "complete", 0.0, 0.0, (Estimate(0.1, 0.05, 0.2),), None, {"code": 0.1}, nll=0.3
-    )
+def by_mass(*points: TriedPoint) -> SearchResult:
+    """A search by prompts with these points, of which the first is the best."""
     right = {"code": [9, 16], "tool": [0, 16]}
     score = {BY_AGREEMENT: {}, "rewarded": True, "right": right, "replies": {"code": 9, "tool": 0}}
     seconds = {"merging": 0.0, "scoring": 0.0}
-    numbers = {"best": 0, "front": (0,), "level": (), "points_of_space": 1}
+    numbers = {"best": points[0].number, "front": (points[0].number,), "level": (), "points_of_space": len(points)}
     rest: dict[str, Any] = {"apart": None, "test": None, "optimism": None, "scores": {}, "seconds": seconds, **numbers}
-    result = SearchResult((Objective(),), "grid", 0, {}, score, (point,), **rest)
-    [best] = [line for line in findings(result) if line.startswith("best:")]
+    return SearchResult((Objective(),), "grid", 0, {}, score, points, **rest)
+
+
+def tried(number: int, **values: object) -> TriedPoint:
+    mass = (Estimate(0.1, 0.05, 0.2),)
+    return TriedPoint(number, values, "complete", 0.0, 0.0, mass, None, {"code": 0.1, "tool": 0.1}, nll=0.3)
+
+
+def test_an_agent_without_a_right_reply_is_named() -> None:
+    [best] = [line for line in findings(by_mass(tried(0, method="ram+"))) if line.startswith("best:")]
     assert "tool did not count" in best and "unreliable" not in best
+
+
+def test_long_names_of_candidates_are_shortened() -> None:
+    weights = {f"parameters.weights.{agent}": 1.0 for agent in ("code", "tool", "memory")}
+    ties = [tried(number, method="ties", **weights, **{"parameters.density": number / 10}) for number in (1, 2)]
+    sigmas = {f"parameters.long_name_{number}": 1.0 for number in range(9)}
+    core = [tried(3, method="core+", **sigmas), tried(4, method="core+", **dict.fromkeys(sigmas, 2.0))]
+    lines = summary(by_mass(*ties, *core), Path("OUT"))
+    rows = lines[2:6]
+    assert [row.partition("  ")[0] for row in rows[:2]] == ["ties density=0.1", "ties density=0.2"]
+    assert all("…" in row and len(row) <= 100 for row in rows[2:])
 
 
 def test_from_the_command_line_to_a_table(prompt_files: dict[str, str]) -> None:
@@ -115,7 +133,7 @@ def test_from_the_command_line_to_a_table(prompt_files: dict[str, str]) -> None:
     done = command("search", "--base", "base", *models, *words, *space, "found")
     assert done.returncode == 0, done.stderr
     head, *rows = done.stdout.splitlines()[1:]
-    assert head.split() == ["candidate", "mass", *AGENTS, "NLL", "to", "the", "best", "(95", "%)"]
+    assert head.split() == ["candidate", "mass", *AGENTS, "NLL", "mass", "to", "the", "best", "(95", "%)"]
     assert {row.split()[0] for row in rows[:2]} == {"task_arithmetic", "ram+"}
     assert "how likely the merge is to give the agents' own replies" in done.stdout
     assert all(len(row) <= 100 for row in [head, *rows[:2]])
@@ -343,6 +361,20 @@ def test_damage_in_the_cache_is_repaired(name: str, prompt_files: dict[str, str]
     assert ramerge.gather(recipe)["code"] == file.parent
     if name != "calibration.json":  # which has seconds
         assert file.read_bytes() == whole
+
+
+def test_the_number_of_prompts_is_compared_with_the_files_and_the_last_run(
+    prompt_files: dict[str, str], messages: Messages
+) -> None:
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
+
+    def search(count: int) -> ramerge.SearchResult:
+        calibration = replace(SETTINGS, count=count)
+        return ramerge.search(recipe, "found", settings=ramerge.SearchSettings(trials=1, calibration=calibration))
+
+    messages.check(*(note for note in search(2000).notes if "prompt-count 2,000" in note))
+    with messages.raises(ramerge.EvaluationError):
+        search(4)
 
 
 def test_a_search_that_is_refused_is_left_as_it_was(prompt_files: dict[str, str]) -> None:

@@ -101,7 +101,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     for broken, said in [
         (Suite(rewards, **{**suite.arguments, "prompts": None}), "needs --data prompts=FILE"),
         (opened(tmp_path, function=""), "needs --task-set rewards.function"),
-        (opened(tmp_path, function="reward.py"), "neither module:function nor file.py:function"),
+        (opened(tmp_path, function="reward.py"), "'reward.py' names no function; write reward.py:FUNCTION"),
         (opened(tmp_path, function=f"{tmp_path / 'reward.py'}:score"), "it has compute_score"),
     ]:
         with pytest.raises(EvaluationError) as error:

@@ -38,7 +38,7 @@ from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener, StoppedError, silence
 from ramerge.sdk.recipes import AnyRecipe, models_only, open_recipe, reads_of
 from ramerge.sdk.tensors import Files, Reader
-from ramerge.sdk.text import dumped, quoted
+from ramerge.sdk.text import dumped, quantity, quoted
 
 if TYPE_CHECKING:
     from ramerge.calibration.inputs import RecordedInputs
@@ -347,7 +347,7 @@ class _AgentCalibration:
         empty = sum(not each.text.strip() for each in replies)
         cut = sum(each.truncated for each in replies)
         plain = sum(map(speaker.takes_as_plain, prompts))
-        notes = (
+        notes = [
             f"{speaker.name}: {count:,} of {len(replies):,} {text}"
             for count, text in (
                 (endless, f"replies did not end within {self.settings.max_new:,} tokens; raise --max-new"),
@@ -356,7 +356,10 @@ class _AgentCalibration:
                 (plain, "prompts are taken as plain text: the tokenizer's chat template writes no such conversation"),
             )
             if count
-        )
+        ]
+        if len(prompts) < self.settings.count != _SETTINGS.count:
+            held = f"{speaker.name}: its files hold {quantity(len(prompts), 'prompt')}"
+            notes.append(f"{held}, fewer than --prompt-count {self.settings.count:,}: all are used")
         return CalibrationRecord(
             ramerge_version=__version__,
             agent=speaker.name,

@@ -32,8 +32,8 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
         signature.bind(solution_str="", **arguments)
     except TypeError as error:
         raise RecipeError(
-            f"--reward {spec}: {error}; it must take verl's arguments, (data_source, solution_str, ground_truth, "
-            f"extra_info), and return a number, but takes {signature}"
+            f"--reward {spec}: takes {signature}, and must take verl's arguments, (data_source, solution_str, "
+            f"ground_truth, extra_info), and return a number: {error}"
         ) from error
     parameter = signature.parameters.get(_TRUTH)
     if parameter is None or parameter.default is not parameter.empty:

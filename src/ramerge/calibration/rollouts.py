@@ -72,7 +72,7 @@ def rollouts_of(record: object) -> Iterable[Rollout]:
 def _ramerge_rollouts(record: Record) -> Iterator[Rollout]:
     prompt = _first_present(record, "prompt", "messages", "question", "input")
     if prompt is None:
-        raise ValueError(f"has no prompt or messages; has {shown(', '.join(map(str, record))) or 'nothing'}")
+        raise ValueError(f"has neither prompt nor messages; its keys: {shown(', '.join(map(str, record))) or 'none'}")
     reply = _first_present(record, "reply", "completion", "response", "output")
     model = record.get("reward_model")
     truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")

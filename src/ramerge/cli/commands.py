@@ -203,11 +203,18 @@ def clean(outs: tuple[str, ...], options: Options) -> None:
     """
     from ramerge.api import clean as run
     from ramerge.core.foundation.files import no_such_folder
+    from ramerge.core.storage.own_files import is_unfinished_search
     from ramerge.core.storage.schemes import is_remote
 
     nothing = "no leftovers of interrupted runs"
     for out in outs:
-        if lines := run(out, staging_dir=options.upload.staging_dir):
+        lines = run(out, staging_dir=options.upload.staging_dir)
+        if not is_remote(out) and is_unfinished_search(Path(out).expanduser()):
+            lines += [
+                f"{out}: holds a search or greedy soup that has not ended, and is kept: its command resumes it; to "
+                "give it up, with all scores and replies so far, remove the folder"
+            ]
+        if lines:
             say(lines)
         elif is_remote(out) or Path(out).expanduser().exists():
             say(f"{out}: {nothing}")

@@ -29,7 +29,7 @@ from ramerge.core.foundation.errors import (
     StoppedError,
     reason,
 )
-from ramerge.core.foundation.extras import EVALUATION
+from ramerge.core.foundation.extras import evaluation_command
 from ramerge.core.foundation.machine import check_limits
 from ramerge.core.foundation.process import fill_streams, handle, ignore, interruption
 from ramerge.core.foundation.signals import note_dropped
@@ -55,7 +55,7 @@ class _CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and not cmd_name.startswith("-") and not ctx.resilient_parsing:
             if cmd_name in _EVALUATION:
-                ctx.fail(f"ramerge {cmd_name} needs ramerge-eval, which is not installed: {EVALUATION}")
+                ctx.fail(f"ramerge {cmd_name} needs ramerge-eval, which is not installed: {evaluation_command()}")
             if cmd_name.endswith((".yaml", ".yml")):
                 ctx.fail(f"{cmd_name} is no command; to merge a recipe: ramerge merge {cmd_name} OUT")
             ctx.fail(unknown("command", cmd_name, list(dict.fromkeys([*self.list_commands(ctx), *_EVALUATION]))))
@@ -165,7 +165,8 @@ def _option_advice(error: click.ClickException) -> list[str]:
     context = error.ctx if isinstance(error, click.UsageError) else None
     parameter_names = {each.name for each in context.command.params} if context else set()
     if "agents" in parameter_names and error.message.startswith("Got unexpected extra argument"):
-        return [f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL"]
+        more = ", or --model NAME=MODEL" if "models" in parameter_names else ""
+        return [f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL{more}"]
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
         return [f"{error.param.opts[0]} {error.param.metavar} is missing. {error.param.help}"]
     if not isinstance(error, click.NoSuchOption):
@@ -182,7 +183,10 @@ def _option_advice(error: click.ClickException) -> list[str]:
     if name in ("o", "out", "output") and parameter_names & {"out", "outs", "paths", "words"}:
         return [f"no such option: {option}; the output folder is the last word, without an option"]
     if name == "method" and context is not None and context.command.name == "recommend":
-        return ["recommend names a method itself; to compare methods of your choice: ramerge search --method NAME ..."]
+        return [
+            "recommend names a method itself: leave --method out; to compare methods of your choice, run ramerge "
+            "search with prompts of each agent's task and --vary method=ram,ties"
+        ]
     if "settings" in parameter_names and name in all_parameters():
         return [f"no such option: {option}; use --set parameters.{name}=VALUE"]
     return []

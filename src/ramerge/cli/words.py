@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ruamel.yaml import YAML
@@ -9,6 +10,11 @@ from ruamel.yaml.error import YAMLError
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import TOO_LARGE, UNREADABLE, brief, is_too_large, quoted
+
+_VARIED = "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2"
+"""The form of `--vary`, for messages."""
+_RANGE = re.compile(r"[\d.eE+-]+(:|\.\.)[\d.eE:+-]+")
+"""A text that looks like a range of numbers: `0:0.2`, `0..1`."""
 
 
 def parse_scalar(text: str, flag: str = "") -> object:
@@ -44,11 +50,16 @@ def stays_text(text: str) -> bool:
 def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
     """Parse the values of `--vary KEY=V,V,...`, or a YAML list, such as `[[1, 2], [3, 4]]`, for values with commas."""
     values_by_key: dict[str, list[object]] = {}
-    for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
+    for key, text in named("--vary", texts, _VARIED).items():
         values = parse_scalar(text, f"--vary {key}") if text.startswith("[") else None
         parts = text.split(",")
         if not isinstance(values, list) and not all(part.strip() for part in parts):
             raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
+        if _RANGE.fullmatch(text):
+            raise RecipeError(
+                f"--vary {key}={text}: must be {_VARIED}; ranges are for `ramerge search --space FILE`, such as "
+                "parameters: {r: {from: 0, to: 0.2}}"
+            )
         values_by_key[key] = (
             values if isinstance(values, list) else [parse_scalar(part, f"--vary {key}") for part in parts]
         )
@@ -76,7 +87,8 @@ def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
     """
     words = pairs(flag, texts, form)
     keys = [key for key, _ in words]
-    if twice := [f"{flag} {key}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+    hint = "; give each agent a name of its own" if flag == "--agent" else ""
+    if twice := [f"{flag} {key}: is given twice{hint}" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
         raise RecipeError(twice)
     return dict(words)
 

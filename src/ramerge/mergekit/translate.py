@@ -41,25 +41,35 @@ from ramerge.mergekit.values import (
 from ramerge.sdk.recipes import Dialect, Document
 from ramerge.sdk.text import unknown
 
-_UNNEEDED = "is not needed here; leave it out"
+_CPU = "leave it out: the CPU merges about as fast as files are read; --device cuda is for spectral methods"
+_WRITING = "leave it out: writing always overlaps with computing"
 
 FLAGS: Mapping[str, str] = {
-    "--cuda": f"{_UNNEEDED}: merges run on the CPU, about as fast as files can be read",
-    "--lazy-unpickle": f"{_UNNEEDED}: every format is read block by block",
-    "--low-cpu-memory": "is --max-memory SIZE here",
-    "--allow-crimes": "has no counterpart: architectures cannot be mixed; see `allow` of the recipe",
-    "--copy-tokenizer": f"{_UNNEEDED}: tokenizer files are always copied; `companions` of the recipe chooses whose",
-    "--out-shard-size": "is --shard-size here, in bytes such as 5GB",
-    "--lora-merge-cache": f"{_UNNEEDED}: adapters are applied while they are read",
-    "--trust-remote-code": f"{_UNNEEDED}: no code of a model is executed",
-    "--random-seed": "is `parameters: {seed: N}` of the recipe here, or the flag --set parameters.seed=N",
-    "--num-threads": "is --threads N here",
-    "--clone-tensors": f"{_UNNEEDED}",
-    "--async-write": f"{_UNNEEDED}: writing always overlaps with computing",
-    "--write-threads": f"{_UNNEEDED}: writing always overlaps with computing",
+    "--allow-crimes": "leave it out: architectures cannot be mixed; `allow` of the recipe accepts single differences",
+    "--async-write": _WRITING,
+    "--clone-tensors": "leave it out: the output has each layer once",
+    "--copy-tokenizer": "leave it out: tokenizer files are always copied; `companions` of the recipe chooses whose",
+    "--cuda": _CPU,
+    "--gpu-rich": _CPU,
+    "--lazy-unpickle": "leave it out: every format is read block by block, and pickles are never executed",
+    "--lora-merge-cache": "leave it out: adapters are applied while they are read",
+    "--lora-merge-dtype": "leave it out: adapters are applied in float32",
+    "--low-cpu-memory": "use --max-memory SIZE, such as 2GB",
+    "--multi-gpu": _CPU,
+    "--num-threads": "use --threads N",
+    "--out-shard-size": "use --shard-size SIZE, in bytes, such as 5GB",
+    "--random-seed": "leave it out: every run draws the same; --set parameters.seed=N draws differently",
+    "--read-to-gpu": _CPU,
+    "--safe-serialization": "leave it out: the output is always safetensors",
+    "--transformers-cache": "set the variable HF_HUB_CACHE to the folder",
+    "--trust-remote-code": "leave it out: no code of a model is executed",
+    "--unsafe-truncate-embeddings": "use --set allow.vocabulary=common, which keeps rows that only some models have",
+    "--write-model-card": "leave it out: a model card (README.md) is always written",
+    "--write-threads": _WRITING,
+    "-j": "use --threads N",
+    "-v": "use --debug",
 }
-"""Replacements for mergekit's flags; docs/guides/mergekit.md has the same list."""
-
+"""What to do instead of giving a flag of mergekit-yaml; `python -m docs.tables` lists them in the guide on mergekit."""
 
 # keys of recipes for other programs that come with mergekit, and the messages about them
 _OTHER_PROGRAMS = {
@@ -91,6 +101,13 @@ _TEMPLATES = ("alpaca", "chatml", "exaone", "llama3", "mistral")
 _WHOLE = (
     "only whole models can be merged: list them under models, or in one slice with all layers of every model; to stack "
     "layers (a frankenmerge), use mergekit"
+)
+
+
+_REARRANGED = (
+    "{} is not supported: ramerge moves no rows of embeddings. Leave it out, and the output gets the base's tokenizer; "
+    "`companions: AGENT` takes an agent's. If agents added tokens, add `allow: {{vocabulary: common}}`. To choose the "
+    "rows of single tokens, use mergekit"
 )
 
 
@@ -184,6 +201,7 @@ class _Translation:
         self.look = look
         self.values = {str(key): value for key, value in document.as_dict().items()}
         self.problems: list[str] = []
+        self.lacks_base = False
         self.entries: object = self.values.get("models")
         self.models_key: Key = ("models",)
         self.slice_parameters: object = None
@@ -244,7 +262,7 @@ class _Translation:
             elif key not in (*_KEYS, *_ADDED_KEYS, *_ELSEWHERE):
                 flag = f"--{key.replace('_', '-')}"
                 if flag in FLAGS:
-                    text = f"is a flag of mergekit's, not a key of recipes; {flag} {FLAGS[flag]}"
+                    text = f"is a flag of mergekit's, not a key of recipes: {FLAGS[flag]}"
                 elif any(key in form.settings for form in METHODS.values()):
                     text = f"is a parameter of methods; write it under parameters, as in parameters: {{{key}: VALUE}}"
                 else:
@@ -355,6 +373,7 @@ class _Translation:
         if base is not None:
             self.put(("base",), base.text, base.key)
         elif method is not None and method.base in ("origin", "first") and not self.values.get("base_model"):
+            self.lacks_base = True
             self.problem(("base_model",), f"is missing; {self.values['merge_method']} needs it")
         self.put(("agents",), {}, self.models_key)
         for name, model in agents.items():
@@ -434,9 +453,11 @@ class _Translation:
             if any(len(case.steps) > 1 for slot in varying for case in slot.value):
                 return tensors_of(names)
             return [NamedTensor(name, None, 0.0) for name in names]
-        except (CheckpointError, ValueError) as error:
+        except CheckpointError as error:
+            self.problem(("base_model",) if self.values.get("base_model") else self.models_key, str(error))
+        except ValueError as error:
             self.problem(varying[0].origin, f"depends on the tensor, and {error}")
-            return []
+        return []
 
     def check_cases(self, slot: _ParameterSlot, tensors: Sequence[NamedTensor]) -> None:
         """Warn about filters that match no tensor, and report tensors without a case."""
@@ -495,10 +516,12 @@ class _Translation:
             self.write_tokenizer_source(("tokenizer_source",), source, base, agents)
         if tokenizer is not None:
             # without a source, mergekit uses the union of all vocabularies
-            parts = {"source": "union", **tokenizer} if isinstance(tokenizer, Mapping) else {"source": None, "?": True}
+            parts = {"source": "union", **tokenizer} if isinstance(tokenizer, Mapping) else {"source": None}
             source = parts.pop("source")
-            if any(parts.values()):
-                self.problem(("tokenizer",), f"is not supported, except {{source: ...}}: {advice}")
+            if not isinstance(tokenizer, Mapping):
+                self.problem(("tokenizer",), f"must be a mapping such as {{source: base}}, not {value_text(tokenizer)}")
+            elif any(parts.values()):
+                self.problem(("tokenizer",), _REARRANGED.format(", ".join(map(str, filter(parts.get, parts)))))
             elif source is not None:
                 self.write_tokenizer_source(("tokenizer",), source, base, agents)
         # agents of one base share its template, and mergekit's vote would select it
@@ -529,7 +552,8 @@ class _Translation:
         names = [name for name, agent in agents.items() if model is not None and agent.text == model.text]
         is_base = base is not None and model is not None and base.text == model.text
         if source != "union" and model is not None and not names and not is_base:
-            self.problem(key, f"{value_text(source)} is neither base, union nor a model of this recipe")
+            if not self.lacks_base:  # which the source may name
+                self.problem(key, f"{value_text(source)} is neither base, union nor a model of this recipe")
         elif source == "union" or not is_base:
             self.result.same_tokenizers = key
             self.mark(key, key)

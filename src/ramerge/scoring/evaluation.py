@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ramerge import EvaluationError
-from ramerge.core.foundation.extras import EVALUATION
+from ramerge.core.foundation.extras import evaluation_command
 from ramerge.sdk.registry import FEATURES
 
 
@@ -21,5 +21,5 @@ def feature(name: str, who: str) -> Callable[..., Any]:
         EvaluationError: ramerge-eval is not installed.
     """
     if name not in FEATURES:
-        raise EvaluationError(f"{who} ramerge-eval, which is not installed: {EVALUATION}")
+        raise EvaluationError(f"{who} ramerge-eval, which is not installed: {evaluation_command()}")
     return FEATURES[name]

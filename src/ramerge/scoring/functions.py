@@ -30,7 +30,8 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
     """
     place, _, name = spec.rpartition(":")
     if not place or not name:
-        raise NoFunctionError(f"{spec!r} is neither module:function nor file.py:function")
+        write = f"{spec}:FUNCTION" if spec.endswith(".py") else "file.py:function or module:function"
+        raise NoFunctionError(f"{spec!r} names no function; write {write}")
     if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
         raise NoFunctionError(f"{place!r} is neither a module nor a Python file; write file.py:function")
     if place.endswith(".py"):

@@ -122,14 +122,16 @@ class Folder:
         """
         path = self.root / "asked.json"
         before = read(path) if path.exists() else {}
+        follow = {"prompts"} if _drawn(before) != _drawn(description) else set()  # what differs for that reason
         problems = [
             f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
             + _describe_difference(name, before.get(name), description[name])
             for name in description
-            if before and before.get(name) != description[name]
+            if before and before.get(name) != description[name] and name not in follow
         ]
         if problems and self.has_scores:
-            raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
+            how = "to resume it, give what it had; to search from scratch, name another folder, or remove this one"
+            raise EvaluationError([*problems, f"{self.root}: {how}"])
         return bool(problems)
 
     @property
@@ -228,6 +230,12 @@ def _describe_difference(part: str, before: object, now: object) -> str:
     if part == "inputs" or _is_digest(before) or _is_digest(now):
         return f"{where} {'is new' if before is None else 'is not used any more' if now is None else 'has changed'}"
     return f"{where}{': ' if where else ''}it was {_describe_value(before)}, and is {_describe_value(now)}"
+
+
+def _drawn(description: Mapping[str, object]) -> tuple[object, ...] | None:
+    """Return the settings by which prompts are drawn; None if a search has no prompts."""
+    settings = description.get("settings")
+    return (settings.get("count"), settings.get("prompt_seed")) if isinstance(settings, dict) else None
 
 
 def _is_digest(value: object) -> bool:

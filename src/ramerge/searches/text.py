@@ -12,13 +12,14 @@ from ramerge.sdk.commands import table
 from ramerge.sdk.text import enumerated, quantity, shown
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.own_replies import MOST_CANDIDATES
-from ramerge.searches.results import BY_AGREEMENT, SUM_FIRST, TEMPER, SearchResult, counts
+from ramerge.searches.results import BY_AGREEMENT, SUM_FIRST, TEMPER, SearchResult, TriedPoint, counts
 from ramerge.searches.space import label, spelling
 
 _MOST_ROWS = 20
 _MOST_CANDIDATES = 12
 _MOST_FAILURES = 3
 _WIDTH = 100
+_LONGEST_NAME = 40
 _SEARCH = Path("SEARCH")
 """Stands for the folder of a search if it is unknown."""
 
@@ -50,8 +51,11 @@ def _is_by_mass(result: SearchResult) -> bool:
     return BY_AGREEMENT in result.score
 
 
-def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[list[str]]]:
-    """Rows of a search by prompts: candidates with their mass by task, or only for the task where it is lowest."""
+def _mass_rows(result: SearchResult, *, narrow: bool = False, short: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Rows of a search by prompts: candidates with their mass by task, or only for the task where it is lowest.
+
+    With `short`, a candidate is named by what distinguishes it from others of its method.
+    """
     names = list(result.winner.scores)
     several = len(result.objectives) > 1
     # the objective has no column of its own where the column of its task shows the same
@@ -70,7 +74,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
         right = [f"{fmean(point.right.values()):.3f}" if point.right else ""] if has_replied else []
         rows.append(
             [
-                spelling(point.point, short=True),
+                _short_name(point, result) if short else spelling(point.point, short=True),
                 *(
                     f"{estimate.value:.3f}"
                     for each, estimate in zip(result.objectives, point.objectives, strict=True)
@@ -82,7 +86,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
                 "given up early" if point.state == "pruned" else last,
             ]
         )
-    more = ["NLL", *(["right"] if has_replied else []), "front" if several else "to the best (95 %)"]
+    more = ["NLL", *(["right"] if has_replied else []), "front" if several else "mass to the best (95 %)"]
     titles = ["mass" if name == "mean" else name for name in chosen_by]
     return ["candidate", *titles, *(["lowest"] if narrow else names), *more], rows
 
@@ -90,12 +94,25 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
 def _mass_table(result: SearchResult) -> list[str]:
     """Return the table of a search by prompts: each candidate in a line that fits the terminal, or 100 columns."""
     width = max(_WIDTH, shutil.get_terminal_size().columns)
-    for narrow in (False, True):
-        head, rows = _mass_rows(result, narrow=narrow)
+    for form in ({}, {"short": True}, {"short": True, "narrow": True}):
+        head, rows = _mass_rows(result, **form)
         lines = table(head, rows[:_MOST_CANDIDATES], 1 << 16)
         if max(map(len, lines)) <= width:
             break
     return lines
+
+
+def _short_name(point: TriedPoint, result: SearchResult) -> str:
+    """Name a point of a search by its method, and by parameters that differ between points of that method."""
+    values = point.point
+    others = [each.point for each in result.points if each.point.get("method") == values.get("method")]
+    varied = {
+        key: value
+        for key, value in values.items()
+        if key == "method" or any(other.get(key) != value for other in others)
+    }
+    name = spelling(varied, short=True)
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _ranking_table(result: SearchResult) -> list[str]:
@@ -111,7 +128,7 @@ def _ranking_table(result: SearchResult) -> list[str]:
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     """Return the columns of the table of points, and a row for each point that did not fail, best first."""
     if _is_by_mass(result):
-        return _mass_rows(result, narrow=False)
+        return _mass_rows(result)
     points = [point for point in result.ranked if point.state != "failed"]
     keys = list(dict.fromkeys(key for point in points for key in point.point))
     several = len(result.objectives) > 1
@@ -142,6 +159,7 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
     best = result.winner
     if _is_by_mass(result):
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
+        others += " in mass" if best.right else ""
         ties = f"; {others}" if result.level else ""
         if len(result.objectives) > 1:
             ties = f", the most balanced of the {quantity(len(result.front), 'candidate')} on the Pareto front"
@@ -152,8 +170,8 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         temper = float(result.score.get(TEMPER, 1.0))
         temper_note = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
         own = (
-            f"of right replies by the candidate itself, for at most {MOST_CANDIDATES} tied candidates; the best has "
-            "the highest mean of mass and right"
+            f"of right replies by the candidate itself, for the up to {MOST_CANDIDATES} candidates whose mass is tied "
+            "with the highest; the best of these has the highest mean of mass and right"
         )
         reply_note = f"; right: the share {own}" if best.right else ""
         return [

@@ -174,12 +174,12 @@ def _erasure_warnings(plan: MergePlan, rounding: Counts) -> list[str]:
     result: list[str] = []
     shares = {name: effect["erased_share"] for name, effect in zip(plan.inputs.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of the parameters that {name} changes" for name, share in shares.items() if share > _MUCH]
-    keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
+    keep = f"`--dtype {plan.exact_dtype}` keeps it"
     dtype = _dtype_names(plan)
     on_average = (
         ""
         if plan.is_quantized  # codes are rounded to nearest only
-        else "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on average; "
+        else "`--rounding stochastic` keeps it on average; "
     )
     if much and plan.recipe.seed is None:
         result.append(

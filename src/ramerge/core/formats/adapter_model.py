@@ -101,7 +101,7 @@ class AdaptedModel:
         ranks = sorted(self.ranks)
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
         kind = "DoRA" if self.settings.use_dora else "LoRA"
-        more = f", {self.others} others replaced" if self.others else ""
+        more = f", {quantity(self.others, 'other')} replaced" if self.others else ""
         more += (
             f", {len(self.additions)} added that the base does not have: {_format_first_ten(self.additions)}"
             if self.additions

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import enumerated
 
-EVALUATION = "pip install . ./packages/ramerge-eval"
-"""The command that installs ramerge-eval from a checkout; once both are published, the extra `eval` installs it."""
+_EVALUATION = "packages/ramerge-eval"
+"""The folder of ramerge-eval in a checkout."""
 
 
 def install_command(extra: str) -> str:
@@ -24,20 +24,52 @@ def install_command(extra: str) -> str:
 
     If the checkout or wheel is gone, the command names the extra's libraries instead.
     """
-    pip = "pip install" if find_spec("pip") else "uv pip install"
-    origin: dict[str, Any] = {}
-    with suppress(PackageNotFoundError, ValueError):
-        origin = json.loads(distribution("ramerge").read_text("direct_url.json") or "{}")
-    url = str(origin.get("url", ""))
-    path = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
+    pip, origin = _pip(), _origin()
+    url, path = str(origin.get("url", "")), _path_of(origin)
     if path is not None and not path.exists():
         return f"{pip} {shlex.join(_required_libraries(extra))}"
     if path is not None and path.is_dir():
-        editable = "-e " * bool(origin.get("dir_info", {}).get("editable"))
-        return f"{pip} {editable}{_shell_quote(f'{path}[{extra}]')}"
+        return f"{pip} {_editable(origin)}{_shell_quote(f'{path}[{extra}]')}"
     if "vcs_info" in origin:
-        url = f"{origin['vcs_info'].get('vcs', 'git')}+{url}@{origin['vcs_info'].get('commit_id', 'HEAD')}"
+        url = _revision(origin)
     return f"{pip} {_shell_quote(f'ramerge[{extra}] @ {url}' if url else f'ramerge[{extra}]')}"
+
+
+def evaluation_command() -> str:
+    """Return the command that installs ramerge-eval, from the source of this installation if that holds it."""
+    pip, origin = _pip(), _origin()
+    if "vcs_info" in origin:
+        return f"{pip} {_shell_quote(f'ramerge-eval @ {_revision(origin)}#subdirectory={_EVALUATION}')}"
+    path = _path_of(origin)
+    if path is not None and (folder := path / _EVALUATION).is_dir():
+        return f"{pip} {_editable(origin)}{shlex.quote(str(folder))}"
+    return f"{pip} ramerge-eval, or in a checkout {pip} ./{_EVALUATION}"
+
+
+def _pip() -> str:
+    return "pip install" if find_spec("pip") else "uv pip install"
+
+
+def _origin() -> dict[str, Any]:
+    """Return pip's record of where ramerge was installed from; empty if from an index."""
+    with suppress(PackageNotFoundError, ValueError):
+        origin: dict[str, Any] = json.loads(distribution("ramerge").read_text("direct_url.json") or "{}")
+        return origin
+    return {}
+
+
+def _path_of(origin: Mapping[str, Any]) -> Path | None:
+    url = str(origin.get("url", ""))
+    return Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
+
+
+def _editable(origin: Mapping[str, Any]) -> str:
+    return "-e " * bool(origin.get("dir_info", {}).get("editable"))
+
+
+def _revision(origin: Mapping[str, Any]) -> str:
+    info = origin["vcs_info"]
+    return f"{info.get('vcs', 'git')}+{origin['url']}@{info.get('commit_id', 'HEAD')}"
 
 
 def _required_libraries(extra: str) -> list[str]:

@@ -231,10 +231,7 @@ class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
 
     family = "RAM"
     for_sparse = True
-    alone = (
-        "the result of RAM is the agent itself, rounded to the output's dtype, and the base where the agent moved by "
-        "at most epsilon; all that it moved is unique (100 %), rho is 0 and lambda is 1"
-    )
+    alone = "the result is the agent itself, and the base where the agent moved by at most epsilon"
     columns: tuple[Column, ...] = (
         COLUMN,
         Column("density", "density", ".1%", "share of parameters moved"),

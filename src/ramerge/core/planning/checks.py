@@ -45,7 +45,7 @@ from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.planning.vocabulary import is_vocabulary
 from ramerge.core.recipe.document import Key
 from ramerge.core.recipe.globs import catches_any
-from ramerge.core.recipe.layers import counts_of
+from ramerge.core.recipe.layers import COUNTS, counts_of, layer_of
 from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
@@ -108,6 +108,24 @@ def check_configs(
         acceptances = comparison.harmless | {key: differing[key] for key in sorted(allowances)}
         if acceptances:
             yield note(f"{name}: config.json differs, which is accepted: {_listed_differences(acceptances)}")
+        if any(key.rpartition(".")[2] in COUNTS for key in allowances):
+            yield from _depth_warnings(name, base, agent)
+
+
+def _depth_warnings(name: str, base: Checkpoint, agent: Checkpoint) -> Iterator[PlanFinding]:
+    """Warn of layers that only an agent has, or only the base, in a stack that both have."""
+    ours, theirs = ({layer for key in each.tensors if (layer := layer_of(key))} for each in (base, agent))
+    stacks = {layer.stack for layer in ours} & {layer.stack for layer in theirs}
+    for only, text in (
+        (
+            theirs - ours,
+            "it has {} in addition: cut off in the output, although its other layers were trained with that",
+        ),
+        (ours - theirs, "it lacks {}: taken from the base, although its other layers were trained without that"),
+    ):
+        if layers := {layer for layer in only if layer.stack in stacks}:
+            names = brief_list([str(layer) for layer in sorted(layers)])
+            yield warning(f"another depth than the base's: {text.format(names)}; such a merge rarely works", name)
 
 
 def _config_of(agent: Checkpoint) -> str:

@@ -183,18 +183,13 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
     if not wide:
         return ()
     names = [name for name in plan.inputs.agents if name in wide]
-    count_description = (
-        "and the merge counts them"
-        if plan.rounds_updates
-        else f"and not counted, because {plan.method.name} does not look at the base"
-    )
-    on_average = "on average with `--rounding stochastic` (in a recipe `rounding: stochastic`), or "
+    blind = f", and not counted, because {plan.method.name} does not look at the base"
+    uncounted = "" if plan.rounds_updates else blind
+    on_average = "" if plan.is_quantized else "`--rounding stochastic` keeps them on average, "
     return (
         f"{_agents_by_kind({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates "
-        "smaller than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, "
-        f"{count_description}. Keep them {'' if plan.is_quantized else on_average}exactly with "
-        f"`--dtype {plan.exact_dtype}` (in a recipe "
-        f"`dtype: {plan.exact_dtype}`); {GUIDE}",
+        f"smaller than half a step of that dtype are lost{uncounted}; {on_average}`--dtype {plan.exact_dtype}` "
+        f"{'' if on_average else 'keeps them '}exactly: {GUIDE}",
     )
 
 

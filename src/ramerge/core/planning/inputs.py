@@ -153,7 +153,7 @@ def missing_folders(document: Document) -> list[str]:
             with suppress(ValueError, RuntimeError, OSError):  # an invalid path is reported when it is opened
                 folder = document.folder / Path(text).expanduser()
                 problems += [] if folder.is_dir() else [document.where(key, not_a_directory(folder))]
-    return problems
+    return list(dict.fromkeys(problems))  # a base in mergekit's form may be an agent, too
 
 
 def open_models(recipe: Recipe) -> OpenedInputs:

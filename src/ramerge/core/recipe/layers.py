@@ -18,7 +18,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _NUMBER = re.compile(r"(?:^|\.)([0-9]{1,9})\.")
-_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+"""Keys of `config.json` that state the number of layers."""
 
 
 class LayerId(NamedTuple):
@@ -61,4 +62,4 @@ def parse_layers(text: str) -> set[int]:
 def counts_of(config: Mapping[str, object]) -> set[int]:
     """All layer counts that a `config.json` states, for the whole model or for a part such as the text model."""
     parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
-    return {part[key] for part in parts for key in _COUNTS if isinstance(part.get(key), int)}
+    return {part[key] for part in parts for key in COUNTS if isinstance(part.get(key), int)}

@@ -119,9 +119,9 @@ def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
     problems = []
     for key, values in vary.items():
         if not _PARAMETER_KEY.fullmatch(key):
-            hint = f"did you mean parameters.{key}?" if key in all_parameters() else "such as parameters.r"
+            hint = f"did you mean parameters.{key}?" if key in all_parameters() else "name one, such as parameters.r"
             problems.append(
-                f"--vary {key}: only parameters can be varied, {hint}; `ramerge search` varies other keys, too"
+                f"--vary {key}: only parameters can be varied here, and `ramerge search` varies other keys, too; {hint}"
             )
         if isinstance(values, str) or not len(values):
             problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")

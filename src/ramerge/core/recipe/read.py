@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from ramerge.core.foundation.errors import CheckpointError, RecipeError
+from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import quoted
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.model import Recipe
@@ -53,16 +53,15 @@ def dialect_of(values: Mapping[str, object]) -> Dialect | None:
 
 
 def hint(option: str) -> str | None:
-    """Advice on an option if it belongs to another program's command line; otherwise None."""
-    translations = {
-        name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags
-    }
-    return "; ".join(f"{name}'s {option} {instead}" for name, instead in translations.items()) or None
+    """Advice on an option, or on its opposite, if it belongs to another program's command line; otherwise None."""
+    flag = option.replace("--no-", "--", 1)
+    translations = {name: dialect.flags[flag] for name, dialect in DIALECTS.usable().items() if flag in dialect.flags}
+    return "; ".join(f"{option} is a flag of {name}: {instead}" for name, instead in translations.items()) or None
 
 
 def blind(_document: Document) -> Sequence[str]:
-    """A `Look` for callers that cannot open models: always raises CheckpointError."""
-    raise CheckpointError("the model's tensors are not known here")
+    """A `Look` for callers that cannot open models: always raises ValueError."""
+    raise ValueError("the model's tensors are not known here")
 
 
 AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document

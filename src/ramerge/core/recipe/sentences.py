@@ -61,7 +61,9 @@ def _problem_sentence(item: Mapping[str, Any], model: type[BaseModel], document:
     if kind == "value_error":
         return str(item["ctx"]["error"])
     if kind == "literal_error" and isinstance(value, str):
-        return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]), few=True)
+        names = re.findall(r"'([^']*)'", item["ctx"]["expected"])
+        # like_base, which needs no quotes in a shell, is accepted, too
+        return unknown("value", value, [name.replace(" ", "_") for name in names], few=True)
     if kind == "string_unicode":
         return f"{quoted(value)}: {NOT_UTF8}"
     if kind == "dict_type" and item["loc"] == ("agents",):

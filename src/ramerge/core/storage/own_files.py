@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import xxhash
@@ -36,6 +36,14 @@ def digest_of_delta_index(values: Mapping[str, Any]) -> str:
 SWEEP = "sweep.json"
 RECORDS = ("ramerge.json", DELTA_INDEX, SWEEP)
 """Files that show that a folder was written by ramerge."""
+
+SEARCH = "asked.json"
+"""A folder with this file is that of a search or a greedy soup."""
+
+
+def is_unfinished_search(folder: Path) -> bool:
+    """Whether a folder holds a search or greedy soup that has not ended."""
+    return (folder / SEARCH).is_file() and not (folder / "best").is_dir()
 
 
 def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | None:
