@@ -230,7 +230,7 @@ def test_only_models_and_empty_folders_are_replaced(names: list[str], replaced: 
     problems = plan(source, out, overwrite=True).findings.problems
     assert not problems if replaced else "exists and may hold more than a model" in problems[0]
     [problem] = plan(source, out).findings.problems
-    assert ("pass --overwrite" if replaced else "never replaced, to protect your files") in problem
+    assert ("pass Options(overwrite=True)" if replaced else "never replaced, to protect your files") in problem
 
 
 def test_a_folder_without_the_right_to_write(
@@ -250,7 +250,7 @@ def test_a_budget_that_cannot_be_kept(tmp_path: Path, messages: Messages) -> Non
     messages.check(text)
     needed = text.split("at least ")[1].split()[0]
     assert plan(recipe(tmp_path, names), max_memory=needed).findings.problems == ()
-    with pytest.raises(ramerge.RecipeError, match="max-memory"):
+    with pytest.raises(ramerge.RecipeError, match="max_memory"):
         plan(recipe(tmp_path, names), max_memory="lots")
 
 
