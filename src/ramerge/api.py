@@ -22,7 +22,7 @@ from ramerge.core.foundation.progress import Listener, silence
 from ramerge.core.foundation.settings import check_options
 from ramerge.core.foundation.text import Displayed, enumerated, quoted
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.options import Options
+from ramerge.core.options import Options, in_python
 from ramerge.core.output.lifecycle import clean_up_interrupted, output_dir, tidy
 from ramerge.core.output.targets import OutputTarget, output_target
 from ramerge.core.planning.build import make_plan
@@ -56,7 +56,7 @@ class _PlanBase(Displayed):
     @property
     def problems(self) -> tuple[str, ...]:
         """Problems that would make the merge fail."""
-        return self.details.findings.problems
+        return tuple(map(in_python, self.details.findings.problems))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -304,7 +304,7 @@ def _located_points(document: Document, vary: Mapping[str, Sequence[object]] | N
     try:
         return make_points(document, vary)
     except RecipeError as error:
-        raise RecipeError([*error.problems, *missing_folders(document)]) from error
+        raise RecipeError([*error.messages, *missing_folders(document)]) from error
 
 
 def _output_target(out: str | Path | None, options: Options) -> OutputTarget | None:

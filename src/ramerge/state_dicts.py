@@ -29,7 +29,7 @@ from ramerge.core.foundation.errors import RamergeError, RecipeError, WeightsErr
 from ramerge.core.foundation.settings import check_options
 from ramerge.core.foundation.text import Displayed, brief, brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
-from ramerge.core.options import Options, settings_of
+from ramerge.core.options import Options, in_python
 from ramerge.core.output.write import lay_out
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.checks import advice_on_auto
@@ -445,19 +445,16 @@ class _MessageRewording:
     """
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
-        self._words = {
-            **{address: arguments[address] for address in sorted(arguments, key=len, reverse=True)},
-            **{setting.flag: f"options.{key}" for key, _, setting in settings_of(Options)},
-        }
+        self._words = {address: arguments[address] for address in sorted(arguments, key=len, reverse=True)}
         files = r"(?:/[\w.-]+\.(?:safetensors|json))?"
-        self._pattern = re.compile(rf"({'|'.join(map(re.escape, self._words))}){files}(?![\w/-])")
+        self._pattern = re.compile(rf"({'|'.join(map(re.escape, self._words)) or '(?!)'}){files}(?![\w/-])")
         # a message about an agent names the agent and then the folder, or the folder and then the agent
         agents = "|".join(re.escape(argument) for argument in arguments.values())
         self._twice = re.compile(rf"\b({agents}): (?=\1[.:])|(?<=\bagents\.)(.+?): \2: ")
 
     def reword(self, text: str) -> str:
         """Return a message with arguments in place of folders and flags."""
-        text = self._pattern.sub(lambda match: self._words[match[1]], text).replace(f" in {ONE_FILE}", "")
+        text = self._pattern.sub(lambda match: self._words[match[1]], in_python(text)).replace(f" in {ONE_FILE}", "")
         return self._twice.sub(lambda match: f"{match[2]}: " if match[2] else "", text)
 
     @contextmanager
@@ -466,7 +463,7 @@ class _MessageRewording:
         try:
             yield
         except RamergeError as error:
-            raise type(error)(map(self.reword, error.problems)) from error
+            raise type(error)(map(self.reword, error.messages)) from error
 
 
 def _rows_and_weights(value: Any) -> tuple[Any, Any]:

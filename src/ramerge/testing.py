@@ -93,7 +93,10 @@ def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, object
     assert one.keys() == other.keys(), f"{name}: tensors differ between layouts"
     for tensor in one:
         same = one[tensor].tobytes() == other[tensor].tobytes()
-        assert same, f"{name}, {dtype}: {tensor} depends on shards, blocks or threads"
+        assert same, (
+            f"{name}, {dtype}: {tensor} depends on shards, blocks or threads: "
+            f"{_difference(one[tensor], other[tensor], 'in small blocks', 'in large ones')}"
+        )
 
 
 def check_order(name: str, parameters: Mapping[str, object] | None = None) -> None:
@@ -108,7 +111,10 @@ def check_order(name: str, parameters: Mapping[str, object] | None = None) -> No
         )
     for tensor in one:
         close = np.allclose(one[tensor], other[tensor], rtol=1e-5, atol=1e-7)
-        assert close, f"{name}: {tensor} depends on the order of agents, but the method is declared symmetric"
+        assert close, (
+            f"{name}: {tensor} depends on the order of agents, but the method is declared symmetric: "
+            f"{_difference(one[tensor], other[tensor], 'in order', 'reversed')}"
+        )
 
 
 def check_reference(
@@ -124,13 +130,33 @@ def check_reference(
         taus = [agent - base[tensor] for agent in others] if method.needs_base else others
         expectation = np.asarray(reference(base[tensor], taus, **values), np.float32)
         if exact:
-            assert result[tensor].tobytes() == expectation.tobytes(), (
-                f"{name}: {tensor} is not the reference's, bit for bit"
-            )
+            same, how = result[tensor].tobytes() == expectation.tobytes(), "bit for bit"
         else:
-            assert np.allclose(result[tensor], expectation, rtol=1e-5, atol=1e-7), (
-                f"{name}: {tensor} is not the reference's"
-            )
+            same, how = np.allclose(result[tensor], expectation, rtol=1e-5, atol=1e-7), "to 1e-5"
+        assert same, (
+            f"{name}: {tensor} is not the reference's, {how}: "
+            f"{_difference(result[tensor], expectation, 'merged', 'reference')}"
+        )
+
+
+def _difference(one: Values, other: Values, label: str, label_of_other: str) -> str:
+    """Say where two tensors differ first, with both values, in how many elements, and by how much at most.
+
+    bfloat16 comes as uint16.
+    """
+    if one.shape != other.shape:
+        return f"{label} {list(one.shape)}, {label_of_other} {list(other.shape)}"
+    first, second = (
+        (each.astype(np.uint32) << 16).view(np.float32) if each.dtype == np.uint16 else each for each in (one, other)
+    )
+    words = np.dtype(f"u{first.dtype.itemsize}")
+    differs = first.view(words) != second.view(words)  # -0 and 0 differ, equal NaN do not
+    place = np.unravel_index(int(np.argmax(differs)), first.shape)
+    largest = np.max(np.abs(first[differs].astype(np.float64) - second[differs].astype(np.float64)))
+    return (
+        f"{int(differs.sum())} of {first.size} elements differ, first at [{', '.join(map(str, place))}]: {label} "
+        f"{first[place]!s}, {label_of_other} {second[place]!s}; the largest difference is {largest:.3g}"
+    )
 
 
 def check_bounds(name: str) -> None:

@@ -159,7 +159,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
         ),
         (
             [*TWO, "--threads", "0", "out"],
-            "error: threads: must be 1 to 1024, not 0",
+            "error: --threads: must be a whole number from 1 to 1024, not 0",
         ),
         (
             [*TWO, "--max-memory", "lots", "out"],

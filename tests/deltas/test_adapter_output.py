@@ -422,7 +422,7 @@ def test_memory_of_decompositions_is_planned(tmp_path: Path) -> None:
     plan = ramerge.plan(recipe(tmp_path, ["code"]), kind=asked, options=small)
     (problem,) = plan.problems
     least = -(-planned.peak_memory_bytes // 1_000_000)
-    assert problem.endswith(f"bytes are too little; give at least {least}MB, or a smaller --rank")
+    assert problem.endswith(f"bytes are too little; give at least {least}MB, or a smaller rank")
     assert planned.peak_memory_bytes > 260_000_000
 
 

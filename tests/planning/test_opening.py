@@ -36,7 +36,7 @@ def test_filters_of_mergekit_read_linked_bases(tmp_path: Path) -> None:
         "models": [{"model": str(tmp_path / "code"), "parameters": {"weight": 1}}],
         "parameters": {"density": [{"filter": name, "value": 0.5}, {"value": 1}]},
     }
-    with pytest.raises(ramerge.RamergeError, match="allow-outside-links"):
+    with pytest.raises(ramerge.RamergeError, match="allow_outside_links"):
         ramerge.plan(recipe)
     assert not ramerge.plan(recipe, options=LINKS).problems
     assert open_recipe(recipe, LINKS).stated("allow") == {"outside_links": True}

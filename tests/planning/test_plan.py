@@ -250,7 +250,7 @@ def test_a_budget_that_cannot_be_kept(tmp_path: Path, messages: Messages) -> Non
     messages.check(text)
     needed = text.split("at least ")[1].split()[0]
     assert plan(recipe(tmp_path, names), max_memory=needed).findings.problems == ()
-    with pytest.raises(ramerge.RecipeError, match="max-memory"):
+    with pytest.raises(ramerge.RecipeError, match="max_memory"):
         plan(recipe(tmp_path, names), max_memory="lots")
 
 

@@ -152,7 +152,7 @@ ABSENT: dict[str, tuple[dict[str, Any], Model]] = {
         {"num_kv_shared_layers": 1},
         {f"model.layers.1.self_attn.{part}.weight": np.ones(2) for part in ("k_norm", "v_norm", "kv_proj")},
     ),
-    "several tokens": ({}, MTP),
+    "multi-token": ({}, MTP),
     "beyond those that": (
         {"num_nextn_predict_layers": 1}, {"model.layers.2.eh_proj.weight": np.ones((4, 8)),
                                           "model.layers.2.embed_tokens.weight": np.ones((10, 4))},

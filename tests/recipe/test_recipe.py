@@ -207,7 +207,7 @@ def test_whole_numbers_are_bounded(messages: Messages) -> None:
     with messages.raises(RecipeError):
         make_points(Document({**agents}), {"parameters.r": [0, large]})
     for limits in ({"max_memory": large, "threads": None}, {"max_memory": None, "threads": large}):
-        with pytest.raises(RecipeError, match=r"more than 63 bits is no size|threads: must be 1 to 1024"):
+        with pytest.raises(RecipeError, match=r"more than 63 bits is no size|from 1 to 1024"):
             read_limits(**limits)
 
 

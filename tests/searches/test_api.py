@@ -216,7 +216,7 @@ def test_the_worst_retention_is_named_with_the_scores_of_the_specialists(tmp_pat
 
 def test_an_objective_that_is_no_figure_ends_the_search_at_once(tmp_path: Path) -> None:
     heard: list[ramerge.SearchProgress] = []
-    with pytest.raises(ramerge.EvaluationError, match=r"--objective 'tol'; did you mean 'tool'\?"):
+    with pytest.raises(ramerge.EvaluationError, match=r"objective 'tol'; did you mean 'tool'\?"):
         ramerge.search(
             RECIPE,
             tmp_path / "out",

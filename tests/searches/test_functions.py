@@ -42,7 +42,7 @@ def test_a_file_that_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(EvaluationError) as error:
         FunctionScorer(spec, tmp_path / "log", 0.1, lambda: events.append(time.monotonic()))
     (problem,) = error.value.problems
-    assert problem.startswith(f"--score {spec}: {tmp_path / 's.py'} did not load within 2.5 seconds: ")
+    assert problem.startswith(f'score="{spec}": {tmp_path}/s.py did not load within 2.5 seconds: ')
     assert f"what it printed in {tmp_path / 'log'}" in problem and "did not end" not in problem
     assert len(events) >= 3  # at once, and every second
 
@@ -53,7 +53,7 @@ def test_a_reward_function_is_no_score(tmp_path: Path) -> None:
     spec = f"{path}:compute_score"
     with pytest.raises(EvaluationError) as error:
         FunctionScorer(spec, tmp_path / "log", 60)
-    assert str(error.value).startswith(f"--score {spec}: is a reward function: it takes a reply (solution_str)")
+    assert str(error.value).startswith(f'score="{spec}": is a reward function: it takes a reply (solution_str)')
     assert f"`ramerge search --prompts NAME=FILE --reward {spec}` scores merges" in str(error.value)
     with pytest.raises(EvaluationError, match=r"score: is a reward function.* --reward FILE.py:reward_of_mine`"):
         functions.CallableScorer(reward_of_mine, tmp_path / "log")

@@ -145,7 +145,7 @@ def test_what_a_server_has_replied_outlives_it(prompt_files: dict[str, str], mon
         search(prompt_files, server)
     [problem] = error.value.problems
     assert "found/server.log: the server ended with exit code 3: terminate called: CUDA out of memory" in problem
-    assert "kept in found, and the same command resumes from there (--no-generate chooses by mass alone)" in problem
+    assert "kept in found, and the same command resumes from there (generate=False chooses by mass alone)" in problem
     assert sum(len(read_exchanges(path)) for path in Path("found/replies").rglob("*.jsonl")) == 4
     times = {path: path.stat().st_mtime_ns for path in Path("found/trials").iterdir()}
     Path("dying").unlink()

@@ -385,7 +385,7 @@ def test_a_search_that_is_refused_is_left_as_it_was(prompt_files: dict[str, str]
     Path("code.jsonl").write_text('{"prompt": "111+222="}\n{"prompt": "111+223="}\n')
     with pytest.raises(ramerge.EvaluationError, match="holds a search with other prompts: code has changed") as error:
         ramerge.search(recipe, "found", settings=settings)
-    assert "--overwrite" not in str(error.value)  # which a search does not have
+    assert "overwrite" not in str(error.value)  # which a search does not have
     Path("code.jsonl").write_text(before)
     kept = {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")}
     more = {**recipe, "agents": {**AGENTS, "more": "coder"}, "prompts": {**prompt_files, "more": "code.jsonl"}}
@@ -500,7 +500,7 @@ def test_what_differs_from_an_earlier_search_is_named(prompt_files: dict[str, st
     settings = ramerge.SearchSettings(html=False, trials=1, calibration=SETTINGS)
     first = ramerge.search(recipe, "found", settings=settings)
     longer = replace(settings, calibration=replace(SETTINGS, max_new=13))
-    with pytest.raises(ramerge.EvaluationError, match="other settings: --max-new: it was 12, and is 13"):
+    with pytest.raises(ramerge.EvaluationError, match="other settings: max_new: it was 12, and is 13"):
         ramerge.search(recipe, "found", settings=longer)
     shutil.move("found", "moved")
     assert ramerge.search(recipe, "moved", settings=settings).points == first.points

@@ -347,7 +347,7 @@ def test_several_objectives_give_a_front(tmp_path: Path) -> None:
     result = found(tmp_path / "out", space, Fake(returns), objectives=objectives)
     assert result.front == (1, 3) and result.best in result.front
     assert "Pareto front: points 1, 3" in "\n".join(summary(result, tmp_path))
-    with pytest.raises(EvaluationError, match=r"unknown --objective 'goood'; did you mean 'good'\?"):
+    with pytest.raises(EvaluationError, match=r"unknown objective 'goood'; did you mean 'good'\?"):
         found(tmp_path / "wrong", space, Fake(returns), objectives=["goood"])
 
 

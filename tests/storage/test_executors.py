@@ -39,7 +39,7 @@ def test_a_stage_that_is_too_small(s3: Server, source: dict[str, Any], monkeypat
     out = f"s3://{BUCKET}/small"
     assert ramerge.plan(source, out).problems == (), "one process has few files there"
     (problem,) = ramerge.plan(source, out, options=ramerge.Options(ray=ramerge.Ray())).problems
-    assert f"needs {size:,} bytes of disk in " in problem and "--staging-dir" in problem
+    assert f"needs {size:,} bytes of disk in " in problem and "staging_dir=" in problem
 
 
 def test_an_interrupted_merge_on_ray_goes_on(

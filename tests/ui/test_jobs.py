@@ -53,7 +53,7 @@ def test_a_command_line_is_what_a_user_types() -> None:
 def test_messages_name_the_controls_of_the_page() -> None:
     for said, shown in (
         (f"x: {ALREADY_THERE}", "x: exists; choose another folder, or tick “Replace what is there”"),
-        ("x: is public; pass --public (in Python Upload(public=True)), or y", "x: is public; tick “Public”, or y"),
+        ("x: is public; pass --public, or y", "x: is public; tick “Public”, or y"),
         ("--base is missing; give --base MODEL", "“Base model” is missing; fill in “Base model”"),
         ("search with --reward FILE.py:compute_score", "search with “Reward function”"),
         ("--threads 0: must be 1 or more", "--threads 0: must be 1 or more"),

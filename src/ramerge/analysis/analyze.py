@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ramerge import Options, PlanError, RecipeError, __version__
 from ramerge.analysis.cells import CellCounts
@@ -19,7 +19,7 @@ from ramerge.core.engine.result_codec import Results
 from ramerge.core.engine.warn import effects, inspect, refuse_if_strict, rounding_notes, spoiled, warnings_of
 from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.machine import peak_memory
-from ramerge.core.foundation.text import without_secrets
+from ramerge.core.foundation.text import literal, without_secrets
 from ramerge.core.methods.moved import Relative, factor, measured, shown, thresholds
 from ramerge.core.methods.ram import Moved
 from ramerge.core.planning import cached_counts
@@ -91,7 +91,9 @@ def plan_analysis(
     """
     unused = note_unused(document, _UNUSED, "an analysis")
     document, left_out = _recipe_to_analyze(document)
-    wrong = [value for value in epsilons if isinstance(value, bool) or not 0 <= value < float("inf")]
+    if isinstance(epsilons, str) or not isinstance(epsilons, Iterable):
+        raise RecipeError(f"epsilons: must be a list of numbers, such as [1e-5, 0], not {literal(epsilons)}")
+    wrong = [value for value in epsilons if isinstance(value, bool | str) or not 0 <= value < float("inf")]
     if wrong:
         raise RecipeError([f"epsilons: {value!r} must be a number, 0 or more" for value in wrong])
     points = make_points(document)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator
@@ -13,6 +13,7 @@ from pydantic import BeforeValidator
 from ramerge.analysis.survey import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
 from ramerge.analysis.task_vector_statistics import Tally
 from ramerge.core.methods.ram import RESCALINGS, AgentCounts
+from ramerge.sdk.text import Displayed
 
 # Lower bounds of bins, as powers of two; the first bin is for 0.
 EXPONENTS = (None, *range(LEAST_EXPONENT, LEAST_EXPONENT + EXPONENT_BINS - 1))
@@ -57,8 +58,8 @@ class Fate:
     retained: Figure
 
 
-@dataclass(frozen=True)
-class AgentPart:
+@dataclass(frozen=True, repr=False)
+class AgentPart(Displayed):
     """The figures of one agent in one part of the model. Counts are in elements.
 
     Attributes:
@@ -79,6 +80,8 @@ class AgentPart:
             keep of the agent.
     """
 
+    _all_figures: ClassVar[str] = "to_dict()"
+
     name: str
     active: int
     density: Figure
@@ -94,6 +97,15 @@ class AgentPart:
     exponents: tuple[int, ...]
     ulps: tuple[int, ...]
     fates: Mapping[str, Fate]
+
+    def _summary(self) -> Mapping[str, object]:
+        figures = ("density", "unique_share", "rho", "norm")
+        retained = {f"retained by {label}": fate.retained for label, fate in self.fates.items()}
+        return {"agent": self.name, **{name: getattr(self, name) for name in figures}, **retained}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as plain values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -119,8 +131,8 @@ class AgentPair:
     magnitude_ratio: Figure
 
 
-@dataclass(frozen=True)
-class AnalyzedPart:
+@dataclass(frozen=True, repr=False)
+class AnalyzedPart(Displayed):
     """The figures of a part: the model, a layer, a role, or a tensor.
 
     Attributes:
@@ -128,14 +140,27 @@ class AnalyzedPart:
         elements: the number of elements.
     """
 
+    _all_figures: ClassVar[str] = "to_dict()"
+
     name: str
     tensors: int
     elements: int
     agents: tuple[AgentPart, ...]
     pairs: tuple[AgentPair, ...]
 
+    def _summary(self) -> Mapping[str, object]:
+        densities = {agent.name: agent.density for agent in self.agents}
+        return {"name": self.name, "elements": self.elements, "densities": densities}
 
-@dataclass(frozen=True)
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return [agent._summary() for agent in self.agents]  # noqa: SLF001  # its own room
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, repr=False)
 class TensorPart(AnalyzedPart):
     """The figures of one tensor, with its layer (None outside of layers) and role."""
 

@@ -114,10 +114,13 @@ class Recommendation(Displayed):
 
     def _summary(self) -> Mapping[str, object]:
         figures = {"method": self.method, "parameters": self.parameters, "rounding": self.rounding}
-        return {**{name: value for name, value in figures.items() if value}, "situation": self.situation}
+        why = {"why": self.why[0]} if self.why else {}
+        return {**{name: value for name, value in figures.items() if value}, **why, "situation": self.situation}
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
-        return [{"merge": name, "mean": mean} for name, mean in self.masses.items()] or [self._summary()]
+        if self.masses:
+            return [{"merge": name, "mean": mean} for name, mean in self.masses.items()]
+        return [dict(zip(("what", "text"), line.split(": ", 1), strict=True)) for line in self.lines]
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
         """Return a recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or

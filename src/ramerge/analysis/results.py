@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ramerge.analysis.cells import HeatCell
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
 from ramerge.analysis.tables import Row, rows
 from ramerge.core.foundation.extras import data_frame
+from ramerge.core.foundation.text import ByName
 from ramerge.sdk.records import to_model
 from ramerge.sdk.text import Displayed, JsonLimits, dumped, parse
 
@@ -58,6 +59,8 @@ class Analysis(Displayed):
         ['code', 'tool', 'memory']
     """
 
+    _all_figures: ClassVar[str] = "frames()"
+
     ramerge_version: str
     base: str
     models: Mapping[str, str]
@@ -87,18 +90,14 @@ class Analysis(Displayed):
     @property
     def agents(self) -> Mapping[str, AgentPart]:
         """The figures of the whole model, by agent."""
-        return {agent.name: agent for agent in self.model.agents}
+        return ByName((agent.name, agent) for agent in self.model.agents)
 
     def _summary(self) -> Mapping[str, object]:
-        return {
-            "base": self.base,
-            "densities": {name: agent.density for name, agent in self.agents.items()},
-            "elements": self.model.elements,
-            "warnings": len(self.warnings),
-        }
+        findings = {"finding": self.findings[0].text} if self.findings else {}
+        return {**findings, "base": self.base, "elements": self.model.elements, "warnings": len(self.warnings)}
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
-        return rows({"model": (self.model,)})["agents"]
+        return self.model._rows()  # noqa: SLF001  # its own room
 
     def to_dict(self) -> dict[str, Any]:
         """Return the analysis as plain values, as in `--json`. Infinity and NaN become None."""

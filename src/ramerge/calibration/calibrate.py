@@ -28,7 +28,6 @@ from ramerge.core.engine.gathered_from import digests_of
 from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.core.foundation.devices import device_name
 from ramerge.core.foundation.files import near_file, read_regular
-from ramerge.core.options import flag_and_keyword
 from ramerge.core.recipe.checks import check_unchosen
 from ramerge.scoring.functions import function_state
 from ramerge.sdk.files import check_state, lock
@@ -246,7 +245,7 @@ class _AgentCalibration:
         if folder.exists() and not self.options.overwrite:
             raise OtherCalibrationError(
                 f"{folder}: was calibrated with another model, other prompts or other settings; choose another folder, "
-                f"or pass {flag_and_keyword('overwrite')}",
+                f"or pass --overwrite",
                 name,
             )
         start = time.monotonic()

@@ -153,7 +153,7 @@ class LiveBase:
     def _plan_without_problems(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
         base_plan = ramerge.plan(recipe, options=self._reading)
         if base_plan.problems:
-            raise PlanError(base_plan.problems)
+            raise PlanError(base_plan.details.findings.problems)
         return base_plan
 
     def put(self, plan: ramerge.Plan) -> None:

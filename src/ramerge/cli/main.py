@@ -194,7 +194,7 @@ def _option_advice(error: click.ClickException) -> list[str]:
 
 def _problems_and_exit_code(error: Exception) -> tuple[Sequence[str], int]:
     if isinstance(error, RamergeError):
-        return error.problems, error.exit_code
+        return error.messages, error.exit_code
     if isinstance(error, FileNotFoundError):
         try:
             Path.cwd()

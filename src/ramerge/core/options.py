@@ -6,6 +6,7 @@ imported, because `ramerge --help` reads this module.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -36,6 +37,10 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
+_DECLARED: set[str] = set()
+"""The flags of all settings so far, without dashes."""
+
+
 def about(*values: Any, **more: Any) -> dict[str, Setting]:
     """Return metadata that makes a field a setting, as in `field(default=16, metadata=about("--limit", ...))`.
 
@@ -43,6 +48,7 @@ def about(*values: Any, **more: Any) -> dict[str, Setting]:
         values, more: arguments of `Setting`: flag, group, help, metavar and so on.
     """
     setting = Setting(*values, **more)
+    _DECLARED.add(setting.flag.partition("/")[0].removeprefix("--"))
     return {"setting": setting._replace(metavar=setting.metavar or "|".join(setting.choices) or None)}
 
 
@@ -206,10 +212,63 @@ class Options:
     )
 
 
-def flag_and_keyword(name: str) -> str:
-    """Return how to give a setting of `Options` or `Upload` on the command line and in Python, for messages."""
-    settings = {key: (cls, setting) for cls in (Options, Upload) for key, _, setting in settings_of(cls)}
-    cls, setting = settings[name]
-    keyword = f"{name}={'...' if setting.metavar else True}"
-    in_python = keyword if cls is Options else f"upload=Upload({keyword})"
-    return f"{setting.flag}{f' {setting.metavar}' if setting.metavar else ''} (in Python Options({in_python}))"
+_OWN = {
+    each.flag.partition("/")[0]: (form, name, isinstance(default, bool))
+    for cls, form in ((Options, "{}"), (Upload, "upload=Upload({})"), (Ray, "ray=Ray({})"))
+    for name, default, each in settings_of(cls)
+}
+_OTHERS = {
+    **{name: name for name in ("base", "method", "dtype", "rounding", "prompts", "importance", "inputs", "vary")},
+    **{name: name for name in ("space", "score", "compression", "endpoint", "serve")},
+    **{"agent": "agents", "teacher": "teachers", "for": "trainer"},
+    **{"prompt-count": "count", "model-dtype": "dtype", "as-delta": 'kind="delta"', "as-adapter": 'kind="adapter"'},
+}
+"""Keywords of functions and settings by flag, where the flag is declared by no `Setting` or has another name."""
+_VALUE = (
+    r"(?:b?float\d+|stochastic)\b"
+    r"|[\w.]+=[^\s,;)`]*[^\s,;:.)`]"  # a pair
+    r"|[\w./-]+\.py:\w+"  # a function
+    r"|[A-Z][A-Z_]*(?![\w:=.])"  # a placeholder
+    r"|\d[\d.]*(?!\w)"
+    r"|\w+(?=`)"  # the last word of a quotation
+)
+"""Values that follow a flag in messages."""
+_FLAG = re.compile(
+    rf"\bramerge [a-z]+ [^`;,)]*|(?<![\w-])--(?P<no>no-)?(?P<flag>[a-z][a-z-]*)(?:[ =](?P<value>{_VALUE}))?"
+)
+"""A command line of `ramerge`, or a flag."""
+
+
+def in_python(message: str) -> str:
+    """Replace flags in a message by keywords of the Python API; command lines of `ramerge` are not changed.
+
+    >>> in_python("merged: exists; pass --overwrite, lower --threads, or give --prompts code=FILE")
+    'merged: exists; pass Options(overwrite=True), lower options.threads, or give prompts={"code": FILE}'
+    """
+    return _FLAG.sub(_keyword, message).replace("} prompts={", ", ") if "--" in message else message
+
+
+def _keyword(match: re.Match[str]) -> str:
+    flag, value = match["flag"], match["value"]
+    if flag == "set" and value and not match.string.startswith(":", match.end()):  # before ": " it is what was typed
+        return "{}: {} in the recipe".format(*value.split("=", 1))
+    if f"--{flag}" in _OWN:
+        form, name, is_switch = _OWN[f"--{flag}"]
+        if value or is_switch:
+            text = _literal(value) if value else str(not match["no"])
+            return f"Options({form.format(f'{name}={text}')})"
+        group = form.partition("=")[0]
+        return f"options.{name}" if form == "{}" else f"options.{group}.{name}"
+    if flag not in _OTHERS and flag not in _DECLARED:
+        return match[0]
+    keyword = _OTHERS.get(flag, str(flag).replace("-", "_"))
+    if value:
+        return f"{keyword}={_literal(value)}"
+    return f"{keyword}=False" if match["no"] else keyword
+
+
+def _literal(value: str) -> str:
+    """Return a flag's value as Python writes it; placeholders such as FILE stay."""
+    if "=" in value:
+        return "{{{}: {}}}".format(*map(_literal, value.split("=", 1)))
+    return value if value.isupper() or value.replace(".", "").isdigit() else f'"{value}"'

@@ -70,7 +70,7 @@ class Registry(Mapping[str, T], Generic[T]):
             try:
                 usable[name] = self[name]
             except PluginError as error:
-                for problem in error.problems:
+                for problem in error.messages:
                     warnings.warn(problem, PluginWarning, stacklevel=2)
         return usable
 

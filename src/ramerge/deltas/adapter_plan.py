@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from ramerge import Recipe
 from ramerge.core.formats.adapter_model import module_of
-from ramerge.core.foundation.text import brief_list
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import brief_list, literal
 from ramerge.core.planning.findings import note, problem
 from ramerge.core.tensors.embeddings import head_of, tied_embedding
 from ramerge.core.tensors.lowrank import LowRank
@@ -141,6 +142,10 @@ def plan_adapter(
 
 def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
     """Find settings out of range, and keys of the recipe that an adapter cannot follow."""
+    if not isinstance(settings.rank, int | None):
+        raise RecipeError(f"--rank: must be a whole number, not {literal(settings.rank)}")
+    if not isinstance(settings.energy, int | float | None):
+        raise RecipeError(f"--energy: must be a number, not {literal(settings.energy)}")
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
     if settings.rank is not None and settings.rank < 1:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import InputError, Options, RecipeError, __version__
+from ramerge.core.foundation.settings import check_mapping
 from ramerge.distillation.merged import (
     check_agents,
     check_tokens,
@@ -131,6 +132,8 @@ def handoff(
     """
     check_options(options)
     check_settings("settings", settings, HandoffSettings)
+    check_mapping("prompts", prompts or {}, '{"code": "code.jsonl"}')
+    check_mapping("teachers", teachers or {}, '{"code": "coder"}')
     failures = _CombinedFailures()
     source, folder = Path(merged).expanduser(), path_of(os.fspath(out))
     with failures.caught():
@@ -212,7 +215,7 @@ class _CombinedFailures:
 
     def raise_all(self) -> None:
         if self._errors:
-            problems = [problem for error in self._errors for problem in error.problems]
+            problems = [problem for error in self._errors for problem in error.messages]
             raise type(self._errors[0])(dict.fromkeys(problems))
 
 

@@ -35,7 +35,7 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
         try:
             file_prompts = [prompt for path in paths for prompt in read_prompts(path)]
         except InputError as error:
-            problems += [f"prompts of {name}: {problem}" for problem in error.problems]
+            problems += [f"prompts of {name}: {problem}" for problem in error.messages]
             continue
         if decoded_prompts := [prompt for prompt in file_prompts if prompt.state == "decoded"]:
             problems.append(

@@ -331,7 +331,7 @@ def write_best(folder: Folder, plan: Plan, number: int) -> tuple[str, ...]:
         recipe = read_recipe(path)
     except RecipeError as error:
         raise EvaluationError(
-            [f"{path}: cannot be read; remove the folder, or name another", *error.problems]
+            [f"{path}: cannot be read; remove the folder, or name another", *error.messages]
         ) from error
     text = portable(recipe, folder.root).to_yaml()
     if folder.text("recipe.yaml") == text and folder.has_best():

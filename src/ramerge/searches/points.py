@@ -63,5 +63,5 @@ def check_point(recipe: Document, point: Mapping[str, object], label: Label) -> 
     try:
         check(document_of(recipe, point, label))
     except RecipeError as error:
-        return list(error.problems)
+        return list(error.messages)
     return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ramerge import __version__
 from ramerge.core.foundation.typedjson import read_model
@@ -96,6 +96,8 @@ class SearchResult(Displayed):
         'ramerge.search/1'
     """
 
+    _all_figures: ClassVar[str] = "ranked"
+
     objectives: tuple[Objective, ...]
     sampler: str
     seed: int
@@ -118,7 +120,9 @@ class SearchResult(Displayed):
     verdict: str = ""
 
     def _summary(self) -> Mapping[str, object]:
-        return {"best": self.best, **self.winner.point, "scores": self.winner.scores, **counts(self.points)}
+        verdict = {"verdict": self.verdict} if self.verdict else {}
+        choice = {"best": self.best, **self.winner.point, "scores": self.winner.scores}
+        return {**choice, **verdict, **counts(self.points)}
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
         names = [objective.name for objective in self.objectives]

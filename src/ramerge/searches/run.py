@@ -175,7 +175,7 @@ class PlannedPoints:
             self.plan({"method": method} | {axis.key: axis.domain.extremes()[0] for axis in space.axes_of(method)})
             for method in methods
         ]
-        if problems := [problem for plan in plans for problem in plan.problems]:
+        if problems := [problem for plan in plans for problem in plan.details.findings.problems]:
             raise PlanError(dict.fromkeys(problems))
         return {path: state for plan in plans for path, state in state_of(plan.details.inputs.files).items()}
 

@@ -272,9 +272,7 @@ def _space_of(
 ) -> Space:
     """Return the space of a valid recipe: from `vary` or `space`, or else the default space."""
     if vary and space is not None:
-        raise RecipeError(
-            "say what varies: with --vary KEY=V,V,... or with --space FILE, one of them (in Python vary or space)"
-        )
+        raise RecipeError("say what varies with --vary or with --space: one of them")
     if not vary and space is None:
         check(document)
         models = plan(models_only(document).as_document().without("prompts"), options=options).details.inputs

@@ -91,7 +91,7 @@ def greedy_soup(
     """
     soup_plan = ramerge.plan(recipe, options=options)
     if soup_plan.problems:
-        raise PlanError(soup_plan.problems)
+        raise PlanError(soup_plan.details.findings.problems)
     claim_folder(out, reads_of(recipe))
     total = 2 * len(checkpoints) - 1
     loading = Progress(_STAGE, 0, total, "soups", "loading the score")

@@ -71,7 +71,7 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
     """Measure a run's straightness, in one read of its checkpoints."""
     merge_plan = plan(recipe, options=options)
     if merge_plan.problems:
-        raise PlanError(merge_plan.problems)
+        raise PlanError(merge_plan.details.findings.problems)
     details = merge_plan.details
     with (
         chosen_executor(options.ray, details.resources.workers, details.resources.memory_of) as executor,

@@ -69,7 +69,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         try:
             document = read_draft(text or EMPTY, desk.roots)
         except RamergeError as error:
-            return views.problems(error.problems), "", ""
+            return views.problems(error.messages), "", ""
         first, others = models_in(document)
         now = json.dumps([first, others])
         if now == before:
@@ -93,7 +93,7 @@ def _headers_as_html(document: Document, desk: Desk) -> str:
     try:
         return views.headers([replace(one, where=desk.roots.shorten(one.where)) for one in read_headers(document)])
     except RamergeError as error:
-        return views.problems(error.problems)
+        return views.problems(error.messages)
 
 
 def _use_demo(desk: Desk, text: str) -> tuple[object, ...]:

@@ -88,8 +88,8 @@ def _plan_text(desk: Desk, text: str) -> tuple[str, str, str]:
             return "", "", desk.command(words)
         result = make_plan(draft, options=desk.options)
     except RamergeError as error:
-        return views.problems(error.problems), "", ""
-    texts = [*result.problems, *result.warnings, *result.forecast]
+        return views.problems(error.messages), "", ""
+    texts = [*result.details.findings.problems, *result.warnings, *result.forecast]
     return (
         views.problems(map(desk.roots.shorten, texts)),
         views.copyable("Plan" if result.problems else "Plan: ready to merge", desk.roots.shorten(result.explain())),

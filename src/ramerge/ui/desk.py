@@ -92,7 +92,7 @@ class Desk:
         options = replace(self.options, overwrite=overwrite, upload=upload)
         result: Plan = make_plan(recipe, options=options, **more)
         if result.problems:
-            raise PlanError(map(self.roots.shorten, result.problems))
+            raise PlanError(map(self.roots.shorten, result.details.findings.problems))
         if self.most_bytes is not None and result.bytes_read > self.most_bytes:
             limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, result.bytes_read))
             raise PlanError(f"this page reads at most {limit} of weights, and this is {size}; run it on your machine")
@@ -139,7 +139,7 @@ def act(
                 yield problem_text, *parts
                 problem_text = gr.skip()  # another action may have failed meanwhile
         except (RamergeError, OSError) as error:
-            texts = error.problems if isinstance(error, RamergeError) else (message(str(error)),)
+            texts = error.messages if isinstance(error, RamergeError) else (message(str(error)),)
             yield views.problems(texts[:_MOST_PROBLEMS]), *[gr.skip()] * len(places)
 
     event(safe, inputs, [problems, *places], **{**PRIVATE, **more})

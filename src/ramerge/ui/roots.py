@@ -86,7 +86,7 @@ class Roots:
             try:
                 paths[agent] = self._prompts_path(text)
             except RamergeError as error:
-                problems += [f"prompts of {agent}: {problem}" for problem in error.problems]
+                problems += [f"prompts of {agent}: {problem}" for problem in error.messages]
         if problems:
             raise RecipeError(problems)
         return paths
@@ -136,12 +136,12 @@ class Roots:
                 try:
                     self.check_model(str(part.path or part.written))
                 except RamergeError as error:
-                    problems += error.problems
+                    problems += error.messages
         for path in document.prompts.values():
             try:
                 self._prompts_path(str(path))
             except RamergeError as error:
-                problems += error.problems
+                problems += error.messages
         allow = document.stated("allow")
         if isinstance(allow, Mapping) and allow.get("outside_links"):
             problems.append("allow.outside_links: links out of a model's folder are not followed by this page")

@@ -104,7 +104,7 @@ def _preview_command(desk: Desk, text: str, lines: str, *settings: Any) -> tuple
     try:
         return "", desk.command(search_words(desk, text, lines, *settings))
     except RamergeError as error:
-        return views.problems(error.problems), ""
+        return views.problems(error.messages), ""
 
 
 def prompts_in(lines: str) -> dict[str, str]:

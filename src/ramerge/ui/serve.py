@@ -44,7 +44,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         try:
             return HTMLResponse(_read_report(desk, out))
         except RamergeError as error:
-            return PlainTextResponse("\n".join(error.problems), 404)
+            return PlainTextResponse("\n".join(error.messages), 404)
 
     application_with_page: FastAPI = gr.mount_gradio_app(
         app,

@@ -193,7 +193,7 @@ def _preview_command(desk: Desk, name: str, lines: str, *settings: Any) -> tuple
     try:
         return "", views.command_html(handoff_words(desk, name, lines, *settings))
     except RamergeError as error:
-        return views.problems(error.problems), ""
+        return views.problems(error.messages), ""
 
 
 def handoff_words(

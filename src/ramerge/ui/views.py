@@ -117,7 +117,6 @@ LABELS = {
 """Labels of the page's controls for flags of commands."""
 
 _CHECKBOXES = ("--generate", "--overwrite", "--public")
-_IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
 _COMMAND = re.compile(r"(?:`|: )ramerge ")
 _FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: (?:\w+\.py:\w+|[A-Z][A-Z=]*\b))?")
 
@@ -125,7 +124,7 @@ _FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: 
 def in_page_words(text: str) -> str:
     """Replace flags in a message of a command by the page's controls; command lines are not changed.
 
-    >>> in_page_words("merged: exists; choose another folder, or pass --overwrite (in Python overwrite=True)")
+    >>> in_page_words("merged: exists; choose another folder, or pass --overwrite")
     'merged: exists; choose another folder, or tick “Replace what is there”'
     """
 
@@ -136,7 +135,7 @@ def in_page_words(text: str) -> str:
         verb = match["verb"] and ("tick " if flag in _CHECKBOXES else "fill in ")
         return f"{verb or ''}“{LABELS[flag]}”"
 
-    return text if _COMMAND.search(text) else _FLAG.sub(control, _IN_PYTHON.sub("", text))
+    return text if _COMMAND.search(text) else _FLAG.sub(control, text)
 
 
 def problems(texts: Iterable[str]) -> str:

@@ -79,7 +79,7 @@ def overlap_bars(analysis: Values) -> Figure:
         tooltip=_tooltips("agent:N", "label:N", "share:Q", "elements:Q"),
     )
     # percentages in the middle of bars that are wide enough
-    words = bars.transform_calculate(words="datum.share * width < 28 ? '' : format(datum.share, '.0%')").mark_text()
+    words = bars.transform_calculate(words="datum.share * width < 28 ? '' : datum.percent").mark_text()
     ink = alt.condition("datum.others == 0", alt.value("white"), alt.value("black"))
     middle = alt.X("share:Q", stack="zero", bandPosition=0.5)
     chart = alt.layer(
@@ -288,7 +288,7 @@ def _update_fates_chart(analysis: Values) -> Figure:
     )
     colors = _label_colors("fate", FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
     ends = bars.transform_filter("datum.order == 0").transform_calculate(
-        end="1", words="datum.merge + ' ' + format(datum.retained, '.0%')"
+        end="1", words="datum.merge + ' ' + datum.percent"
     )
     chart = alt.layer(
         bars.mark_bar().encode(color=colors),

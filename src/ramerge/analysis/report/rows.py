@@ -49,6 +49,7 @@ def overlap(analysis: Values) -> list[Row]:
             "label": shared_label(others),
             "elements": elements,
             "share": _share(elements, agent["active"]),
+            "percent": _percent(_share(elements, agent["active"])),
         }
         for agent in analysis["model"]["agents"]
         for others, elements in enumerate(agent["shared_with"])
@@ -156,6 +157,7 @@ def fates(analysis: Values) -> list[Row]:
             "elements": agent["fates"][merge][fate],
             "share": _share(agent["fates"][merge][fate], agent["active"]),
             "retained": agent["fates"][merge]["retained"],
+            "percent": _percent(agent["fates"][merge]["retained"]),
         }
         for agent in analysis["model"]["agents"]
         for merge, label in merges(analysis).items()
@@ -195,6 +197,11 @@ def tensors(analysis: Values) -> Row:
         "active": [[tensor["agents"][t]["active"] for tensor in table] for t in count],
         "unique": [[tensor["agents"][t]["shared_with"][0] for tensor in table] for t in count],
     }
+
+
+def _percent(share: float | None) -> str:
+    """Format a share for a chart as sentences have it: Vega would round 62.5 to 63, and Python rounds it to 62."""
+    return "" if share is None else f"{share:.0%}"
 
 
 def _share(part: int, whole: int) -> float:

@@ -49,7 +49,7 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
             if not _names_models(options) or paths[0].endswith(_YAML) or not Path(paths[0]).exists():
                 raise
             text = f"{paths[0]}: was read as the recipe, because it is a file; models are folders: --agent NAME=FOLDER"
-            raise RecipeError([*error.problems, text]) from error
+            raise RecipeError([*error.messages, text]) from error
     return _apply_flags(document, options)
 
 
@@ -106,7 +106,7 @@ def read_inputs(
                 if by_flags
                 else "because no models are named; if it is meant as OUT, give --base and --agent, or a recipe"
             )
-            raise RecipeError([*error.problems, f"{paths[0]}: was read as the recipe, {text}"]) from error
+            raise RecipeError([*error.messages, f"{paths[0]}: was read as the recipe, {text}"]) from error
     elif by_flags:
         document, rest = Document({}), paths
     else:

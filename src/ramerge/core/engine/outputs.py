@@ -16,7 +16,7 @@ from ramerge.core.engine.journal import Journal
 from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import Record
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import unknown
+from ramerge.core.foundation.text import literal, unknown
 from ramerge.core.output.lifecycle import build_output, output_dir
 from ramerge.core.output.staging import SPOOL, StagingDir
 from ramerge.core.output.targets import OutputTarget
@@ -122,6 +122,8 @@ def output_kind(kind: str | OutputKind) -> OutputKind:
     """Return the kind of output with this name; an `OutputKind` is returned as it is."""
     if isinstance(kind, OutputKind):
         return kind
+    if not isinstance(kind, str):
+        raise RecipeError(f'kind: must be the name of a kind of output, such as "delta", not {literal(kind)}')
     if kind not in OUTPUT_KINDS:
         raise RecipeError(f"kind: {unknown('kind of output', kind, sorted(OUTPUT_KINDS), few=True)}")
     return OUTPUT_KINDS[kind]

@@ -9,12 +9,12 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.extras import data_frame
 from ramerge.core.foundation.jsontext import RECORD, dumped
-from ramerge.core.foundation.text import Displayed, brief, enumerated
+from ramerge.core.foundation.text import ByName, Displayed, brief, enumerated
 from ramerge.core.foundation.typedjson import read_model
 from ramerge.core.storage.own_files import SWEEP
 
@@ -206,7 +206,7 @@ class Record(Displayed):
     rounding: str = "nearest"
     rounding_seed: int | None = None
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    agents: Annotated[Mapping[str, AgentStatistics], BeforeValidator(_agent_fields)]
+    agents: Annotated[Mapping[str, AgentStatistics], BeforeValidator(_agent_fields), AfterValidator(ByName)]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
     tensors: int
     merged_tensors: int

@@ -17,7 +17,7 @@ from ramerge.core.formats.safetensors import index_of
 from ramerge.core.formats.sidecars import companions_of
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.foundation.machine import peak_memory
-from ramerge.core.foundation.text import without_secrets
+from ramerge.core.foundation.text import ByName, without_secrets
 from ramerge.core.foundation.version import __version__
 from ramerge.core.methods.base import Counts
 from ramerge.core.output.staging import StagingDir
@@ -100,7 +100,7 @@ def _merge_records(
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
             non_finite={label: run_warnings.count for label, run_warnings in passes.non_finite.items()},
-            agents=agents,
+            agents=ByName(agents),
             parts=parts,
             tensors=plan.tensors_count,
             merged_tensors=plan.merged_tensors_count,

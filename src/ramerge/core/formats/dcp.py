@@ -236,7 +236,7 @@ def read_distcp(
                         )
                     pieces[tensor.key].append(PlacedPiece(offsets, tensor_of(tensor.key, view)))
                 except CheckpointError as error:
-                    problems.extend(f"{problem} (of tensor {quoted(tensor.key)})" for problem in error.problems)
+                    problems.extend(f"{problem} (of tensor {quoted(tensor.key)})" for problem in error.messages)
     model.assemble((name, tensor.dtype, tensor.shape, pieces[tensor.key]) for name, tensor in tensors.items())
     return model
 

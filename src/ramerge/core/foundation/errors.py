@@ -31,6 +31,7 @@ from itertools import islice
 from typing import ClassVar
 
 from ramerge.core.foundation.text import message
+from ramerge.core.options import in_python
 
 AGAIN = "copy or download it again"
 """The remedy for a damaged file, for messages."""
@@ -41,7 +42,8 @@ _MOST_PROBLEMS = 1000
 class RamergeError(Exception):
     """The base class of ramerge's errors. `problems` holds one printable sentence for each problem.
 
-    If there are more than a thousand problems, the last entry gives the number of the others.
+    If there are more than a thousand problems, the last entry gives the number of the others. `messages` holds the same
+    sentences for the command line: with flags, such as `--overwrite`, in place of keywords.
 
     Example:
         >>> try:
@@ -57,17 +59,22 @@ class RamergeError(Exception):
         texts = iter((problems,) if isinstance(problems, str) else problems)
         first_texts = tuple(map(message, islice(texts, _MOST_PROBLEMS)))
         more = sum(1 for _ in texts)
-        self.problems: tuple[str, ...] = (*first_texts, f"and {more:,} more") if more else first_texts
+        self.messages: tuple[str, ...] = (*first_texts, f"and {more:,} more") if more else first_texts
         super().__init__("\n".join(self.problems))
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The messages, with keywords of the Python API in place of flags."""
+        return tuple(map(in_python, self.messages))
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore_error, (type(self), self.problems, self.__dict__)
+        return _restore_error, (type(self), self.messages, self.__dict__)
 
 
-def _restore_error(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, object]) -> RamergeError:
+def _restore_error(kind: type[RamergeError], messages: tuple[str, ...], state: dict[str, object]) -> RamergeError:
     """Restore an error that was pickled in another process."""
     error = kind.__new__(kind)
-    Exception.__init__(error, "\n".join(problems))
+    Exception.__init__(error, "\n".join(map(in_python, messages)))
     error.__dict__.update(state)
     return error
 
@@ -172,7 +179,7 @@ def collect(problems: list[str]) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        problems += error.problems
+        problems += error.messages
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import MOST_BITS, is_too_large, literal
-from ramerge.core.options import Options, Ray, Upload
+from ramerge.core.options import Options, Ray, Upload, settings_of
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _NO_SIZE_BYTES = 1000
@@ -45,15 +45,34 @@ def check_settings(name: str, settings: object, kind: type) -> None:
 
 
 def check_options(options: Options) -> None:
-    """Raise for options, or groups of options, of another type.
+    """Raise for options, groups of options, or switches of another type.
 
     Raises:
-        RecipeError: the options are not an `Options`, or a group is not an `Upload` or `Ray`.
+        RecipeError: the options are not an `Options`, a group is not an `Upload` or `Ray`, or a switch is not a bool.
     """
     check_settings("options", options, Options)
     check_settings("upload", options.upload, Upload)
     if options.ray is not None:
         check_settings("ray", options.ray, Ray)
+    for part in (options, options.upload):
+        for name, default, _ in settings_of(type(part)):
+            if isinstance(default, bool) and not isinstance(value := getattr(part, name), bool):
+                raise RecipeError(f"options.{name}: must be True or False, not {literal(value)}")
+
+
+def check_mapping(name: str, value: object, form: str) -> None:
+    """Raise for an argument that must be a mapping, such as a list in place of `vary`.
+
+    Args:
+        name: the argument's name.
+        value: what the user has given.
+        form: an example of a correct value, for the message.
+
+    Raises:
+        RecipeError: the argument is not a mapping.
+    """
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"{name}: must be a mapping, such as {form}, not {literal(value)}")
 
 
 def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLimits:
@@ -67,7 +86,7 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLi
         RecipeError: a value is invalid.
     """
     if threads is not None and not (isinstance(threads, int) and 1 <= threads <= _MOST_THREADS):
-        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {literal(threads)}")
+        raise RecipeError(f"--threads: must be a whole number from 1 to {_MOST_THREADS}, not {literal(threads)}")
     try:
         return ResourceLimits(threads, parse_size(max_memory) if max_memory is not None else None)
     except ValueError as error:

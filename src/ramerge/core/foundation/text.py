@@ -11,7 +11,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 Plain = TypeVar("Plain")
 
@@ -21,7 +21,7 @@ MOST = 2000
 MOST_NAMES = 3
 """The most names that a message lists."""
 
-_MOST_ROWS = 1000
+_MOST_ROWS = 20
 """The most rows of a table in a notebook."""
 
 MOST_ALIKE = 10
@@ -243,11 +243,20 @@ def unknown(what: str, name: str, known_names: Sequence[str], *, few: bool = Fal
     return f"unknown {what} {quoted(name)}; {' '.join(hints)}"
 
 
+class ByName(dict[str, Plain]):
+    """Figures of agents by name. The error for a name that no agent has lists the names."""
+
+    def __missing__(self, name: object) -> Plain:
+        raise KeyError(unknown("agent", str(name), list(self)))
+
+
 class Displayed:
     """Base class of results with a one-line `repr`, and a table in notebooks. Dataclasses must set `repr=False`.
 
     Texts of a result may be untrusted, so they are shortened, and escaped for HTML.
     """
+
+    _all_figures: ClassVar[str] = ""  # the attribute with the figures that the table leaves out
 
     def _summary(self) -> Mapping[str, object]:
         """Return the most important figures, by name."""
@@ -259,15 +268,19 @@ class Displayed:
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name}={_format_cell(value)}" for name, value in self._summary().items())
-        return shown(f"{type(self).__name__}({figures})")
+        return shown(f"{type(self).__name__}({figures})", 400)
 
     def _repr_html_(self) -> str:
-        rows = self._rows()[:_MOST_ROWS]
+        all_rows = self._rows()
+        rows = all_rows[:_MOST_ROWS]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         head = "".join(f"<th>{_escape(name)}</th>" for name in columns)
         lines = ("".join(f"<td>{_escape(_format_cell(row.get(name, '')))}</td>" for name in columns) for row in rows)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<p>{_escape(repr(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        more = f"{len(all_rows) - len(rows):,} more rows. " if len(all_rows) > len(rows) else ""
+        rest = f"{more}All figures: .{self._all_figures}" if self._all_figures else more
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p>{_escape(repr(self))}</p>{table}{f'<p>{rest}</p>' * bool(rest)}"
 
 
 def _format_cell(value: object) -> str:

@@ -155,10 +155,18 @@ def _compile_error_message(function: Any, error: Exception) -> str:
     if code is not None:
         path, name = re.escape(code.co_filename), re.escape(Path(code.co_filename).name)
         match = re.search(rf'{path} \((\d+)\)|{name}", line (\d+)', "\n".join(lines))
-        number = int(match[1] or match[2]) if match else code.co_firstlineno
+        number = int(match[1] or match[2]) if match else _line_with_words(code, re.findall(r"'(\w+)", why))
         place = f"{code.co_filename}, line {number}: {linecache.getline(code.co_filename, number).strip()}: "
     author = plugin_of(function.__module__) or f"module {function.__module__}"
     return f"{author}: {function.__name__} cannot be compiled: {place}{why[:300]}; {FORMULAS}"
+
+
+def _line_with_words(code: CodeType, words: Sequence[str]) -> int:
+    """Return the first line of a function that has the last of some words; by default, the line where it begins."""
+    last = max(line for *_, line in code.co_lines() if line is not None)
+    texts = {line: linecache.getline(code.co_filename, line) for line in range(code.co_firstlineno, last + 1)}
+    lines = (line for word in reversed(words) for line, text in texts.items() if re.search(rf"\b{word}\b", text))
+    return next(lines, code.co_firstlineno)
 
 
 def loaded_sources() -> list[KernelSource]:

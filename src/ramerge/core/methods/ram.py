@@ -143,7 +143,7 @@ class ClippedParameters(RescaledParameters):
     alpha: float = Field(2.0, ge=0, allow_inf_nan=False, description="rho is clipped to at most alpha")
 
     def rescaling(self, counts: AgentCounts) -> float:
-        """Equation 6, in the form of equation 9."""
+        """Equation 6."""
         return 1.0 + self.r * min(counts.rho, self.alpha)
 
 
@@ -299,7 +299,7 @@ class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
 class Ram(_ReinforcedMethod[RamParameters]):
     name = "ram"
     title = "Reinforced Agent Merging"
-    source = f"{SOURCE}, equation 7"
+    source = f"{SOURCE}, equations 1 and 7"
     formula = "unique elements kept, shared elements averaged"
     differs = "`ram` subtracts in the files' dtype, and ramerge in float32"
     parameters = RamParameters
@@ -309,7 +309,7 @@ class Ram(_ReinforcedMethod[RamParameters]):
 class RamPlus(_ReinforcedMethod[ClippedParameters]):
     name = "ram+"
     title = "Reinforced Agent Merging with clipped rescaling"
-    source = f"{SOURCE}, equations 6 and 7"
+    source = f"{SOURCE}, equations 1, 2, 6 and 7"
     formula = "unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged"
     differs = "`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements"
     parameters = ClippedParameters
@@ -323,7 +323,7 @@ class RamPlus(_ReinforcedMethod[ClippedParameters]):
 class RamPlusS(_ReinforcedMethod[RescaledParameters]):
     name = "ram+s"
     title = "Reinforced Agent Merging with saturated rescaling"
-    source = f"{SOURCE}, equations 7 and 8"
+    source = f"{SOURCE}, equations 1, 2, 7 and 8"
     formula = "unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged"
     parameters = RescaledParameters
     presets: ClassVar[Presets] = {"paper": {**_MEAN, "r": 0.1, "scope": "model"}}

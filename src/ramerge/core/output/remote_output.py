@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from ramerge.core.foundation import store
-from ramerge.core.options import flag_and_keyword
 from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.schemes import UploadTarget
@@ -83,7 +82,7 @@ class RemoteOutputDir(OutputDir):
         if not os.access(folder, os.W_OK | os.X_OK):
             return [
                 f"{staging}: no permission to write there; name another folder for files that wait for their upload "
-                f"with {flag_and_keyword('staging_dir')}"
+                f"with --staging-dir FOLDER"
             ]
         problems = self._upload.problems(inputs, overwrite=overwrite, resumes=self._run.log.exists())
         free = self.free_bytes()
@@ -92,7 +91,7 @@ class RemoteOutputDir(OutputDir):
         if size > free:
             problems.append(
                 f"{self._upload}: needs {size:,} bytes of disk in {staging} for files that wait for their upload, but "
-                f"only {free:,} are free; name another folder with {flag_and_keyword('staging_dir')}, or make smaller "
+                f"only {free:,} are free; name another folder with --staging-dir FOLDER, or make smaller "
                 "files (shard_size)"
             )
         return problems
@@ -139,5 +138,4 @@ class RemoteOutputDir(OutputDir):
 
     def reason(self, error: OSError) -> str:
         """The text of an operating-system error in the staging directory."""
-        setting = flag_and_keyword("staging_dir")
-        return f"{super().reason(error)}; files wait in {self._out.parent} for their upload: {setting}"
+        return f"{super().reason(error)}; files wait in {self._out.parent} for their upload: --staging-dir FOLDER"

@@ -16,13 +16,12 @@ from ramerge.core.foundation import store
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.files import STANDARD_OUTPUT, check_can_create, check_file
 from ramerge.core.foundation.jsontext import RECORD, read_object
-from ramerge.core.foundation.text import NOT_UTF8, is_unicode
-from ramerge.core.options import flag_and_keyword
+from ramerge.core.foundation.text import NOT_UTF8, is_unicode, literal
 from ramerge.core.storage.location import Location, PathStyle, here
 from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
-ALREADY_THERE = f"exists; choose another folder, or pass {flag_and_keyword('overwrite')}"
+ALREADY_THERE = "exists; choose another folder, or pass --overwrite"
 """The message about an output folder that exists already."""
 
 OWN_RECIPE = "ramerge.yaml"
@@ -44,6 +43,8 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
             folder.
         public: whether a new repository on the hub is public.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise RecipeError(f'out: must be a path, such as "merged", not {literal(path)}')
     text = os.fspath(path)
     if not text:
         raise RecipeError("OUT: must not be empty; name a folder, or a place such as s3://bucket/model")
@@ -52,7 +53,7 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
             if (folder := store.folder("outputs")) is None:
                 raise RecipeError(
                     f"{text}: there is no home folder for files that wait for their upload; name one with "
-                    f"{flag_and_keyword('staging_dir')}"
+                    f"--staging-dir FOLDER"
                 )
             return open_upload(text, folder, public=public)
         if not os.fspath(staging):

@@ -1,7 +1,8 @@
 """Tensors that one of two checkpoints of a model may lack.
 
-Libraries store different sets of tensors: transformers leaves out heads for multi-token prediction, buffers that it computes,
-and keys and values that layers share; a text model lacks the towers of the larger model that it was extracted from.
+Libraries store different sets of tensors: transformers leaves out heads for multi-token prediction, buffers that it
+computes, and keys and values that layers share; a text model lacks the towers of the larger model that it was
+extracted from.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def note_companions(
                 for text, what in _other_companions(reader, source, agent, whose):
                     yield note(f"{name}: {text}; companions: {name} takes {what} of {name}")
     except CheckpointError as error:
-        yield from map(note, error.problems)
+        yield from map(note, error.messages)
 
 
 def _other_companions(

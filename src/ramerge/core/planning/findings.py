@@ -65,7 +65,7 @@ def note(text: str) -> PlanFinding:
 
 def problems_of(error: RamergeError, agent: str | None) -> list[PlanFinding]:
     """Turn each problem of an error into a finding about an agent, the base (`BASE`), or neither (None)."""
-    return [problem(text, agent) for text in error.problems]
+    return [problem(text, agent) for text in error.messages]
 
 
 def split(results: Mapping[str, tuple[T, Sequence[PlanFinding]]]) -> tuple[dict[str, T], list[PlanFinding]]:

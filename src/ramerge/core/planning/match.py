@@ -22,10 +22,7 @@ from ramerge.core.tensors.tensor import Tensor
 _LITTLE = 0.01
 _RENAME = "if it has the same tensors under other names, `rename` in the recipe maps these to the base's"
 _OTHER_BASE = "the agent may not have been trained from this base; if it was"
-_KEEP = (
-    "`--set allow.vocabulary=common` (in a recipe `allow: {vocabulary: common}`) merges the common rows and keeps the "
-    "others"
-)
+_KEEP = "--set allow.vocabulary=common merges the common rows and keeps the others"
 
 
 @dataclass(frozen=True)

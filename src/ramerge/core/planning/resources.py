@@ -226,7 +226,7 @@ def place_matrices(
     try:
         device = choose_device(text)
     except RecipeError as error:
-        return resources, [problem(str(error))]
+        return resources, [problem(text) for text in error.messages]
     if device.type == "cpu" or (text == "auto" and device.type != "cuda"):
         return resources, []
     if not is_sound(str(device)):

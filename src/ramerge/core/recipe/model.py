@@ -444,6 +444,6 @@ def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
         recipe = Recipe(**values)
     except RecipeError as error:
         cause = error.__cause__
-        return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
+        return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.messages)
     recipe._document = document  # noqa: SLF001  # set by this module alone
     return recipe, []

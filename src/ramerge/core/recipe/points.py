@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.settings import check_mapping
 from ramerge.core.foundation.text import TOO_LARGE, is_too_large
 from ramerge.core.methods.base import Method, Statistic
 from ramerge.core.methods.means import MeanMethod
@@ -95,7 +96,7 @@ def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None 
         try:
             points.append(_make_point(name, combination, check(document.with_values(combination, "--vary "))))
         except RecipeError as error:
-            problems += error.problems
+            problems += error.messages
     if problems:
         raise RecipeError(dict.fromkeys(problems))
     return tuple(points)
@@ -114,6 +115,7 @@ def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
     Raises:
         RecipeError: a key cannot be varied, values are missing or repeated, or there are too many points.
     """
+    check_mapping("vary", vary, '{"parameters.r": [0, 0.1]}')
     if single := [key for key, values in vary.items() if not hasattr(values, "__len__")]:
         raise RecipeError(f"--vary {key}: needs a list of values, such as 0,0.1,0.2" for key in single)
     problems = []

@@ -68,6 +68,10 @@ def _problem_sentence(item: Mapping[str, Any], model: type[BaseModel], document:
         return f"{quoted(value)}: {NOT_UTF8}"
     if kind == "dict_type" and item["loc"] == ("agents",):
         return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
+    if "prompts" in item["loc"] and kind in ("dict_type", "string_type") and "[key]" not in item["loc"]:
+        file = "the path of a file or folder of prompts"
+        form = "a mapping, such as {code: code.jsonl}" if kind == "dict_type" else file
+        return f"must be {form}, not {quoted(value)}"
     if kind == "invalid_key" or ("[key]" in item["loc"] and kind == "string_type"):
         return key_not_text_message(value)
     if kind in _FORMS:

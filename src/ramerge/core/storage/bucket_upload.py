@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.core.foundation.jsontext import RECORD, dumped, parse
-from ramerge.core.options import flag_and_keyword
 from ramerge.core.storage import client
 from ramerge.core.storage.location import Location, is_far
 from ramerge.core.storage.objects import Bucket
@@ -102,7 +101,7 @@ class BucketUpload:
             if not resumes:
                 self._refuse_existing(self._file_tags(), overwrite=overwrite)
         except (OutputError, PlanError) as error:
-            return list(error.problems)
+            return list(error.messages)
         return []
 
     def _refuse_existing(self, existing_keys: Collection[str], *, overwrite: bool) -> None:
@@ -121,9 +120,7 @@ class BucketUpload:
                 "files; choose another folder, or remove it yourself"
             )
         if names and not overwrite:
-            raise PlanError(
-                f"{self.address}: holds files; choose another folder, or pass {flag_and_keyword('overwrite')}"
-            )
+            raise PlanError(f"{self.address}: holds files; choose another folder, or pass --overwrite")
 
     def _claim_text(self) -> str:
         return (
@@ -255,7 +252,7 @@ class BucketUpload:
     def _overtaken_error(self, name: str) -> DefeatedError:
         return DefeatedError(
             f"{self.address}/{name}: another job has written to the same place since this one began, so this "
-            f"one's output is not put there; choose another place, or run it again with {flag_and_keyword('overwrite')}"
+            f"one's output is not put there; choose another place, or run it again with --overwrite"
         )
 
     def _put_small_file(self, run: UploadRun, name: str, data: bytes) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from ramerge.core.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
 from ramerge.core.foundation.text import shown, without_secrets
-from ramerge.core.options import flag_and_keyword
 from ramerge.core.storage import hub
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.upload import DefeatedError, UploadRun
@@ -70,22 +69,19 @@ class HubUpload:
                     return [f"{self.address}: the token may only read; {_ACCESS}"]
             self._refuse_existing(overwrite=overwrite)
         except (OutputError, PlanError) as error:
-            return list(error.problems)
+            return list(error.messages)
         return []
 
     def _refuse_existing(self, *, overwrite: bool) -> None:
         main = self._model_info(_MAIN)
         if main is not None and not main.private and not self._public:
-            raise PlanError(f"{self.address}: is public; pass {flag_and_keyword('public')}, or choose another name")
+            raise PlanError(f"{self.address}: is public; pass --public, or choose another name")
         if main is not None and main.private and self._public:
-            raise PlanError(
-                f"{self.address}: is private already; make it public on the hub, or leave out "
-                f"{flag_and_keyword('public')}"
-            )
+            raise PlanError(f"{self.address}: is private already; make it public on the hub, or leave out --public")
         if (names := self._branch_state()[1]) and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
-                f"{flag_and_keyword('overwrite')}"
+                f"--overwrite"
             )
 
     def _model_info(self, revision: str) -> ModelInfo | None:
@@ -147,7 +143,7 @@ class HubUpload:
         if run.initial_tags.get("commit") != commit:
             raise DefeatedError(
                 f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
-                f"choose another branch, or run it again with {flag_and_keyword('overwrite')}"
+                f"choose another branch, or run it again with --overwrite"
             )
         with self._readable_errors(), _hide_progress_bars():
             hub_commit = _api().create_commit(

@@ -111,7 +111,7 @@ def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) 
     try:
         return parsed(text, data_start, file_bytes)
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {problem}" for problem in error.problems) from error
+        raise CheckpointError(f"{path}: {problem}" for problem in error.messages) from error
 
 
 @lru_cache(256)  # agents often have the same headers as their base

@@ -53,7 +53,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "For a reward next to the teachers, write reward.py and set use_task_rewards."
     )
     if not lesson.held_out:
-        text += "\nNo prompt is held out, so val_files are the training prompts; `ramerge handoff --hold-out N` holds some out."
+        text += "\nval_files are the training prompts; `ramerge handoff --hold-out N` holds some prompts out."
     return {**lesson.datasets(_rows), "mopd.yaml": as_yaml(config, text), "reward.py": script("verl_reward.py")}
 
 

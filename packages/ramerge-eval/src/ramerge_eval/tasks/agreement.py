@@ -58,7 +58,7 @@ def agreement(calibration: Path | None = None, right_at: float | None = None) ->
     try:
         replies = replies_of(calibration, right_at=right_at)
     except RamergeError as error:
-        raise EvaluationError([f"ramerge/agreement: {problem}" for problem in error.problems]) from error
+        raise EvaluationError([f"ramerge/agreement: {problem}" for problem in error.messages]) from error
     warn(f"ramerge/agreement: {note}" for note in replies.notes)
     samples = [
         Sample(

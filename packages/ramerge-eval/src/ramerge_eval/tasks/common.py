@@ -97,7 +97,7 @@ def for_each(names: Iterable[str], function: Callable[[str], T]) -> dict[str, T]
         try:
             results[name] = function(name)
         except EvaluationError as error:
-            problems |= dict.fromkeys(error.problems)
+            problems |= dict.fromkeys(error.messages)
     if problems:
         raise EvaluationError(problems)
     return results

@@ -155,7 +155,7 @@ class RetrievalServer:
         try:
             asyncio.run(self._search("Who wrote Hamlet?", 1))
         except EndpointError as error:
-            raise EvaluationError(error.problems) from error
+            raise EvaluationError(error.messages) from error
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
         """Search with the server; try again if it cannot be reached, takes too long or fails."""
