@@ -264,6 +264,23 @@ def test_a_score_with_other_values_is_another_score(tmp_path: Path, make: Any) -
     ramerge.search(RECIPE, tmp_path / "partial", again, vary=VARY, settings=NO_PAGE)
 
 
+def test_models_that_change_places_are_another_search(tmp_path: Path) -> None:
+    ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
+    coder, tool = RECIPE["agents"]["coder"], RECIPE["agents"]["tool"]
+    swapped = {**RECIPE, "agents": {**RECIPE["agents"], "coder": tool, "tool": coder}}
+    with pytest.raises(EvaluationError, match="another recipe: agents: coder: model: it was"):
+        ramerge.search(swapped, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
+
+
+def test_a_recipe_of_python_values_resumes(tmp_path: Path) -> None:
+    ramerge.merge({**RECIPE, "agents": {"tool": RECIPE["agents"]["tool"]}}, tmp_path / "delta", kind="delta")
+    rules = [ramerge.Rule(match="*norm*", keep="base")]
+    agents = {"coder": RECIPE["agents"]["coder"], "tool": {"delta": tmp_path / "delta"}}
+    recipe = ramerge.Recipe(base=RECIPE["base"], agents=agents, rules=rules)
+    first, again = (ramerge.search(recipe, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE) for _ in range(2))
+    assert again.points == first.points
+
+
 def test_what_a_function_raises_is_in_the_log(tmp_path: Path) -> None:
     def score(model: Path) -> dict[str, list[float]]:
         raise KeyError("my bug")
