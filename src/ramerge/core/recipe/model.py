@@ -406,7 +406,7 @@ class Recipe(_StrictModel):
             document = change_method(document, values["method"], "method")
         document_with_changes = document.with_values(
             {
-                (f"{key}.{name}" if name else key): value
+                ((key, name) if name else key): value
                 for key, value_or_mapping in values.items()
                 for name, value in (
                     value_or_mapping.items() if isinstance(value_or_mapping, Mapping) else [("", value_or_mapping)]
