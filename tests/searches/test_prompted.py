@@ -475,9 +475,10 @@ def test_what_differs_from_an_earlier_search_is_named(prompt_files: dict[str, st
     respelled = {**recipe, "base": str(Path("base").absolute())}
     assert ramerge.search(respelled, "moved", settings=settings).points == first.points
     text = Path("code.jsonl").read_text()
-    Path("code.jsonl").write_text(text.partition("\n")[2])
-    with pytest.raises(ramerge.EvaluationError, match="other prompts: code has changed"):
-        ramerge.search(recipe, "moved", settings=settings)
+    for other in (text.partition("\n")[2], text.replace("{", '{"ground_truth": "1", ', 1)):
+        Path("code.jsonl").write_text(other)
+        with pytest.raises(ramerge.EvaluationError, match="other prompts: code has changed"):
+            ramerge.search(recipe, "moved", settings=settings)
     Path("code.jsonl").write_text(text)
     shutil.copy("tool/model.safetensors", "coder/model.safetensors")
     with pytest.raises(ramerge.EvaluationError, match="holds a search with another code: its weights"):

@@ -328,10 +328,11 @@ class _AgentCalibration:
         return self.out / f".{name}.{REPLIES}"
 
     def _calibration_fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
-        reply_values = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
         settings = {**asdict(self.settings), "device": "", "device_memory": "", "batch": 0, "right_at": None}
         settings["reward"] = function_state(self.settings.reward) if self.settings.reward else ""
-        return hashlib.sha256(repr((6, weights, reply_values, sorted(settings.items()))).encode()).hexdigest()
+        return hashlib.sha256(
+            repr((7, weights, [prompt.content for prompt in prompts], sorted(settings.items()))).encode()
+        ).hexdigest()
 
     def _make_record(
         self,

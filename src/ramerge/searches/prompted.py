@@ -235,7 +235,7 @@ class AgentPrompts:
             settings["reward"] = function_state(self.settings.reward)
         return {
             "prompts": {
-                name: sha256(repr([(each.key, each.replies) for each in prompts]).encode()).hexdigest()
+                name: sha256(repr([each.content for each in prompts]).encode()).hexdigest()
                 for name, prompts in self.prompts.items()
             },
             "settings": settings,
