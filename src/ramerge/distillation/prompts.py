@@ -123,15 +123,16 @@ def hold_out(
     Raises:
         InputError: an agent has no prompt left to train on.
     """
-    if few := {name: each for name, each in prompts.items() if len(each) <= count}:
+    held_out = {name: sorted(each, key=_prompt_digest)[:count] for name, each in prompts.items()}
+    keys = {prompt.key for each in held_out.values() for prompt in each}  # of any agent: some may share prompts
+    training = {name: [prompt for prompt in each if prompt.key not in keys] for name, each in prompts.items()}
+    if few := {name: prompts[name] for name, each in training.items() if not each}:
         raise InputError(
             f"--hold-out {count}: {name} has {quantity(len(each), 'prompt')}, so none is left to train on; hold out "
             "fewer, or give more"
             for name, each in few.items()
         )
-    held_out = {name: sorted(each, key=_prompt_digest)[:count] for name, each in prompts.items()}
-    keys = {name: {prompt.key for prompt in each} for name, each in held_out.items()}
-    return {name: [each for each in prompts[name] if each.key not in keys[name]] for name in prompts}, held_out
+    return training, held_out
 
 
 def _prompt_digest(prompt: Prompt) -> bytes:
@@ -180,11 +181,11 @@ def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
         raise RecipeError(
             "--hardest: needs scores of prompts, which a search has; give the folder of `ramerge search` with --prompts"
         )
-    best = read_search(search / "search.json").best
-    trial = next((trial for trial in Folder(search).trials.read() if trial.number == best), None)
+    best, folder = read_search(search / "search.json").best, Folder(search)
+    trial = next((trial for trial in folder.trials.read() if trial.number == best), None)
     scores = trial.scores if trial is not None else {}
     try:
-        likelihoods = nll_by_prompt(scores, replies_of(search / CALIBRATION, list(scores)))
+        likelihoods = nll_by_prompt(scores, replies_of(search / CALIBRATION, list(scores), folder.right_at))
     except ValueError as error:
         raise RecipeError(
             f"{search}: has no score of each prompt of {error}; --hardest takes searches with --prompts and without "

@@ -28,6 +28,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from typing_extensions import TypedDict  # of typing before Python 3.12, pydantic cannot check it
+
 from ramerge import CheckpointError, EvaluationError, OutputError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.core.foundation.files import read_regular
@@ -49,6 +51,16 @@ _DIGEST = "its file, or a module that it imports from its folder,"
 _FLAGS = {
     each.name: each.metadata["setting"].flag for each in fields(CalibrationSettings) if "setting" in each.metadata
 }
+
+
+class _Settings(TypedDict):
+    right_at: float | None
+
+
+class _Description(TypedDict):
+    """The part of `asked.json` that others read."""
+
+    settings: _Settings
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,12 @@ class Folder:
         if problems and self.has_scores:
             raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
         return bool(problems)
+
+    @property
+    def right_at(self) -> float | None:
+        """The least reward of a right reply, if the user has given it to a search by prompts."""
+        path = self.root / "asked.json"
+        return validate(path, read(path), _Description)["settings"]["right_at"]
 
     @property
     def trials(self) -> TrialFiles:
