@@ -355,7 +355,7 @@ def test_the_best_merge_is_compared_with_the_best_agents(
     assert scored.split()[:3] == ["passthrough"] * 3
 
 
-@pytest.mark.parametrize("items", [None, 6])
+@pytest.mark.parametrize("items", [None, 2, 6])
 def test_a_comparison_with_few_items_or_none_is_undecided(
     tmp_path: Path, items: int | None, messages: Messages
 ) -> None:

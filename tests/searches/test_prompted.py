@@ -155,6 +155,14 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, prompt_fi
     assert not Path("found/best").exists()
 
 
+def test_no_agent_has_the_name_of_an_objective(prompt_files: dict[str, str]) -> None:
+    agents, prompts = {"mean": "coder", "tool": "tool"}, {"mean": prompt_files["code"], "tool": prompt_files["tool"]}
+    recipe = {"base": "base", "agents": agents, "prompts": prompts}
+    for choose in (lambda: ramerge.search(recipe, "found"), lambda: ramerge.rank(recipe, {})):
+        with pytest.raises(ramerge.RecipeError, match="agent mean: is the name of an objective"):
+            choose()
+
+
 @pytest.mark.usefixtures("prompt_files")
 def test_the_dtype_of_the_output_is_not_that_of_the_model() -> None:
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]

@@ -28,7 +28,7 @@ from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, models_only
 from ramerge.sdk.text import dumped, read_object
 from ramerge.searches.folder import Folder, search_folder
-from ramerge.searches.mass import MassScorer
+from ramerge.searches.mass import MassScorer, refuse_reserved_names
 from ramerge.searches.own_replies import OwnReplies
 from ramerge.searches.results import BY_AGREEMENT
 from ramerge.searches.run import PlannedPoints
@@ -220,12 +220,13 @@ class AgentPrompts:
         """Read the prompts of a recipe.
 
         Raises:
-            RecipeError: there is no base, or an agent has no prompts.
+            RecipeError: there is no base, or an agent has no prompts, or the name of an objective.
             InputError: prompts cannot be read, or are too few.
         """
         models = models_only(recipe)
         settings = replace(settings, hold_out=True, gather="inputs")
         base_of(models)
+        refuse_reserved_names(models.agents)
         return cls(models, prompts_of(models.agents, models.prompts, settings), settings)
 
     def description(self) -> dict[str, object]:
