@@ -369,6 +369,13 @@ def test_a_comparison_with_few_items_or_none_is_undecided(
     messages.check(line)
 
 
+def test_a_comparison_counts_the_items_of_its_objective(tmp_path: Path) -> None:
+    settings = replace(NO_PAGE, score_agents=True, objectives=("a",))
+    items = {"a": [1.0] * 40, "b": [1.0] * 6}
+    result = ramerge.search(RECIPE, tmp_path / "out", lambda model: items, vary=VARY, settings=settings)
+    assert result.verdict.startswith("enough? as good as its agents on 20 items")
+
+
 def test_the_best_agent_of_a_figure_is_found_in_the_direction_of_its_objective(tmp_path: Path) -> None:
     loss = {"coder": 0.5, "tool": 0.2, "memory": 0.9}
 

@@ -202,7 +202,8 @@ def comparison_sentences(result: SearchResult, out: Path) -> list[str]:
         shares = [f"{name} {right[name]:.3f} and {share:.3f}" for name, share in result.agents.items()]
         lines = [f"right replies to the held-out prompts, of the best merge and of each agent: {', '.join(shares)}"]
     figures = over.with_interval()
-    counts = result.compared_items.values()
+    names = result.objectives[0].names(result.compared_items)
+    counts = [count for name, count in result.compared_items.items() if name in names]
     is_few = any(0 < count < FEW for count in counts)
     sign, difference = result.objectives[0].sign, f"the difference from its agents is {figures}"
     on = f" on {quantity(sum(counts), 'prompt' if by_mass else 'item')}"
