@@ -82,6 +82,11 @@ class Folder:
         return self.root / "best"
 
     @property
+    def replies(self) -> Path:
+        """The folder of candidates' own replies, which belong to trials of this search."""
+        return self.root / "replies"
+
+    @property
     def candidate(self) -> Path:
         return self.root / "candidate"
 
@@ -116,6 +121,7 @@ class Folder:
             before = read(path)
             if self.refuse_other(description):
                 self.trials.clear()
+                shutil.rmtree(self.replies, ignore_errors=True)
                 (self.root / _AGENTS).unlink(missing_ok=True)
             elif before.get("objectives") == content["objectives"]:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,6 @@ from ramerge.searches.space import Point, Space
 CALIBRATION = "calibration"
 """The folder of statistics and replies in the folder of a search."""
 _ORDER = "order.json"
-_HOW = ("device", "device_memory", "batch")
-"""Settings of a calibration that do not change results."""
 _SUM = "task_arithmetic"
 _SCALES = (1.0, 0.8, 1.3, 1.6)
 """Scales of sums. None is larger, because mass favors sharp models: it would choose worse sums."""
@@ -231,7 +229,7 @@ class AgentPrompts:
 
     def description(self) -> dict[str, object]:
         """Return the prompts, and the settings that affect what is gathered and which replies are right."""
-        settings = {key: value for key, value in asdict(self.settings).items() if key not in _HOW}
+        settings = self.settings.result_settings()
         if self.settings.reward:
             settings["reward"] = function_state(self.settings.reward)
         return {
