@@ -204,9 +204,13 @@ def test_prompts_and_their_scores_come_from_a_search(merged: Path) -> None:
     settings = ramerge.SearchSettings(
         html=False, calibration=ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
     )
-    recipe = {"base": "base", "agents": AGENTS, "prompts": PROMPTS}
+    Path("rollouts").mkdir()
+    for number, line in enumerate(Path(PROMPTS["code"]).read_text().splitlines()):  # of which some are drawn
+        Path(f"rollouts/{number}.jsonl").write_text(f"{line}\n")
+    recipe = {"base": "base", "agents": AGENTS, "prompts": {**PROMPTS, "code": "rollouts"}}
     ramerge.search(recipe, "found", vary={"parameters.r": [0, 0.1]}, settings=settings)
     result = ramerge.handoff("found", "out")
+    assert result.prompt_files["code"] == str(Path("rollouts").resolve())
     assert result.student == str(Path("found/best").resolve()) and result.prompts == dict.fromkeys(AGENTS, 8)
     every = [
         ramerge.handoff("found", f"hard{count}", settings=ramerge.HandoffSettings(hardest=count)) for count in (1, 2, 3)

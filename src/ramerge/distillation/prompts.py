@@ -23,7 +23,7 @@ _TRUTH = "ground_truth"
 _TOKENIZER = JsonLimits(size=1 << 28, signs=1 << 26)
 
 
-def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
+def read_files(files: Mapping[str, Path]) -> dict[str, list[Prompt]]:
     """Read the prompts of each agent, without duplicates.
 
     Raises:
@@ -31,9 +31,9 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
     """
     prompts: dict[str, list[Prompt]] = {}
     problems: list[str] = []
-    for name, paths in files.items():
+    for name, path in files.items():
         try:
-            file_prompts = [prompt for path in paths for prompt in read_prompts(path)]
+            file_prompts = read_prompts(path)
         except InputError as error:
             problems += [f"prompts of {name}: {problem}" for problem in error.problems]
             continue
@@ -43,7 +43,7 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
                 "special tokens, so a trainer would ask something else; give the training set with messages: "
                 f"--prompts {name}=FILE"
             )
-        prompts[name] = list({prompt.key: prompt for prompt in file_prompts}.values())
+        prompts[name] = file_prompts
     if problems:
         raise InputError(problems)
     return prompts

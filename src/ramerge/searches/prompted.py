@@ -37,6 +37,8 @@ from ramerge.searches.space import Point, Space
 
 CALIBRATION = "calibration"
 """The folder of statistics and replies in the folder of a search."""
+PROMPTS = "prompts.json"
+"""The file in that folder with the path of each agent's prompts, for `handoff`."""
 _ORDER = "order.json"
 _SUM = "task_arithmetic"
 _SCALES = (1.0, 0.8, 1.3, 1.6)
@@ -276,6 +278,7 @@ def prompt_measures(
                 f"{out}: holds a search with another {error.agent}: its weights, or those of the base, have changed "
                 "since; name another folder, or remove this one"
             ) from error
+    write_file(folder / PROMPTS, dumped(prompts.models.prompts))
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)

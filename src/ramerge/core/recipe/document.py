@@ -171,7 +171,7 @@ class Document:
         mapping[key[-1]] = value
         self.flags[key] = flag
 
-    def with_values(self, values: Mapping[str | Key, object], flag: str = "") -> Document:
+    def with_values(self, values: Mapping[str, object] | Mapping[Key, object], flag: str = "") -> Document:
         """Return a copy with changed values. (The command line changes values in place, with `set`.)
 
         Args:
