@@ -33,7 +33,7 @@ _ABOUT = (
 
 
 class SearchPart(NamedTuple):
-    """What other parts of the page need of the search: the control of prompts, and the choice of the best recipe."""
+    """The parts of the search that others build upon: the control of prompts, and the choice of the best recipe."""
 
     prompts: gr.Textbox
     chosen: Dependency
