@@ -163,6 +163,7 @@ def test_rollouts_of_trainers(
         ({**SLIME, "tokens": [1, -5, 3, 3, 3, 3, 3]}, "tokens must be token ids"),
         ({**SKYRL, "score": [0.0, None]}, "reward must be a finite number"),
         ({**VERL, "score": float("nan")}, "reward must be a finite number"),
+        ({"messages": CHAT, "tools": [{"name": "add"}]}, "has tools, which are not passed to the chat template"),
         ({**TRACE, "rewards": {"right": "yes"}}, "rewards must be numbers"),
         (
             {**TRACE, "nodes": [{"message": {"role": "assistant", "tool_calls": [{"name": "add"}]}, "sampled": True}]},

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -15,10 +16,15 @@ import pytest
 from ruamel.yaml import YAML
 
 import ramerge
+from ramerge.calibration.exchanges import Exchange, to_lines
 from ramerge.calibration.prompts import Prompt
 from ramerge.distillation import handoff as handoff_module
-from ramerge.distillation.prompts import hardest, tasks_of
+from ramerge.distillation import prompts as distillation_prompts
+from ramerge.distillation.prompts import hardest, hold_out, likelihoods_of, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson, Trainer, json_lines
+from ramerge.scoring.scores import of_items
+from ramerge.searches.folder import Folder
+from ramerge.searches.trials import Trial
 from tests.commands import in_process
 from tests.distillation.models import AGENTS, OPTIONS, PROMPTS
 from tests.distillation.models import merged as merged  # a fixture
@@ -139,6 +145,34 @@ def test_the_hardest_prompts_are_kept() -> None:
         hardest(prompts, {"code": values["code"]}, 1)
 
 
+def test_scores_belong_to_the_replies_that_the_search_called_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanges = [
+        Exchange("place", (1, 2), 1, "reply", reward, held_out=True, key=key)
+        for key, reward in {"first": 0.5, "second": 1.0, "wrong": 0.0}.items()
+    ]
+    (tmp_path / "calibration" / "code").mkdir(parents=True)
+    (tmp_path / "calibration" / "code" / "replies.jsonl").write_text(to_lines(exchanges))
+    (tmp_path / "asked.json").write_text('{"settings": {"right_at": 0.5}}')
+    (tmp_path / "trials").mkdir()
+    scores = {"code": of_items([(3.0, 1.0), (0.0, 0.0), (2.0, 1.0)])}  # in two parts, the wrong reply in the first
+    Folder(tmp_path).trials.keep(Trial(1, {"method": "ram"}, "complete", scores))
+    monkeypatch.setattr(distillation_prompts, "read_search", lambda _: SimpleNamespace(best=1))
+    assert likelihoods_of(tmp_path) == {"code": {"first": -3.0, "second": -2.0}}
+
+
+def test_a_prompt_that_one_agent_holds_out_trains_no_other() -> None:
+    common = [Prompt("", str(n)) for n in range(4)]
+    for own in ([Prompt("", f"own {n}") for n in range(count)] for count in range(1, 9)):
+        training, held_out = hold_out({"code": common, "tool": [*common, *own]}, 2)
+        keys = {prompt.key for each in held_out.values() for prompt in each}
+        assert not keys & {prompt.key for each in training.values() for prompt in each}
+    (one,) = hold_out({"code": common}, 1)[1]["code"]
+    with pytest.raises(ramerge.InputError, match="so none is left to train on"):
+        hold_out({"code": common, "tool": [one]}, 1)
+
+
 @pytest.mark.parametrize("trainer", [*TRAINERS])
 def test_prompts_are_held_out_to_score_the_student(trainer: str, merged: Path) -> None:
     whole = ramerge.handoff(merged, "whole", trainer=trainer, prompts=PROMPTS)
@@ -170,9 +204,13 @@ def test_prompts_and_their_scores_come_from_a_search(merged: Path) -> None:
     settings = ramerge.SearchSettings(
         html=False, calibration=ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
     )
-    recipe = {"base": "base", "agents": AGENTS, "prompts": PROMPTS}
+    Path("rollouts").mkdir()
+    for number, line in enumerate(Path(PROMPTS["code"]).read_text().splitlines()):  # of which some are drawn
+        Path(f"rollouts/{number}.jsonl").write_text(f"{line}\n")
+    recipe = {"base": "base", "agents": AGENTS, "prompts": {**PROMPTS, "code": "rollouts"}}
     ramerge.search(recipe, "found", vary={"parameters.r": [0, 0.1]}, settings=settings)
     result = ramerge.handoff("found", "out")
+    assert result.prompt_files["code"] == str(Path("rollouts").resolve())
     assert result.student == str(Path("found/best").resolve()) and result.prompts == dict.fromkeys(AGENTS, 8)
     every = [
         ramerge.handoff("found", f"hard{count}", settings=ramerge.HandoffSettings(hardest=count)) for count in (1, 2, 3)

@@ -12,6 +12,8 @@ from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.model import Recipe, Rule
 from ramerge.core.recipe.points import make_points
+from ramerge.sdk.recipes import recipe_of_words
+from ramerge.searches.points import document_of
 from tests.messages import Messages
 
 GOOD = """\
@@ -339,6 +341,18 @@ def test_seeds_have_equal_bounds_everywhere(seed: str, number: int, tmp_path: Pa
         else:
             with pytest.raises(RecipeError, match="seed"):
                 check(made())
+
+
+def test_a_key_may_end_with_the_name_of_an_agent_that_has_dots() -> None:
+    recipe = Recipe(method="task_arithmetic", base="b", agents={"q2.5": "x"}).with_(agents={"5": "y", "q3.1": "z"})
+    weights = {"q2.5": 0.5, "5": 1, "q3.1": 2}
+    document = recipe.document
+    for make in (document.with_values, lambda values: document_of(document, values)):
+        changed = make({f"parameters.weights.{name}": weight for name, weight in weights.items()})
+        assert check(changed).parameters == {"weights": weights}
+    settings = [f"parameters.weights.{name}={weight}" for name, weight in weights.items()]
+    flags = {"settings": settings, "agents": [f"{name}=x" for name in weights], "base": "b"}
+    assert check(recipe_of_words([], {**flags, "method": "task_arithmetic"})).parameters == {"weights": weights}
 
 
 def test_copy_with_another_method_drops_parameters(messages: Messages) -> None:

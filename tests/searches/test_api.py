@@ -263,6 +263,23 @@ def test_a_score_with_other_values_is_another_score(tmp_path: Path, make: Any) -
     ramerge.search(RECIPE, tmp_path / "partial", again, vary=VARY, settings=NO_PAGE)
 
 
+def test_models_that_change_places_are_another_search(tmp_path: Path) -> None:
+    ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
+    coder, tool = RECIPE["agents"]["coder"], RECIPE["agents"]["tool"]
+    swapped = {**RECIPE, "agents": {**RECIPE["agents"], "coder": tool, "tool": coder}}
+    with pytest.raises(EvaluationError, match="another recipe: agents: coder: model: it was"):
+        ramerge.search(swapped, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
+
+
+def test_a_recipe_of_python_values_resumes(tmp_path: Path) -> None:
+    ramerge.merge({**RECIPE, "agents": {"tool": RECIPE["agents"]["tool"]}}, tmp_path / "delta", kind="delta")
+    rules = [ramerge.Rule(match="*norm*", keep="base")]
+    agents = {"coder": RECIPE["agents"]["coder"], "tool": {"delta": tmp_path / "delta"}}
+    recipe = ramerge.Recipe(base=RECIPE["base"], agents=agents, rules=rules)
+    first, again = (ramerge.search(recipe, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE) for _ in range(2))
+    assert again.points == first.points
+
+
 def test_what_a_function_raises_is_in_the_log(tmp_path: Path) -> None:
     def score(model: Path) -> dict[str, list[float]]:
         raise KeyError("my bug")
@@ -337,7 +354,7 @@ def test_the_best_merge_is_compared_with_the_best_agents(
     assert scored.split()[:3] == ["passthrough"] * 3
 
 
-@pytest.mark.parametrize("items", [None, 6])
+@pytest.mark.parametrize("items", [None, 2, 6])
 def test_a_comparison_with_few_items_or_none_is_undecided(
     tmp_path: Path, items: int | None, messages: Messages
 ) -> None:
@@ -349,6 +366,13 @@ def test_a_comparison_with_few_items_or_none_is_undecided(
     [line] = [line for line in findings(result, Path("OUT")) if line.startswith("enough?")]
     assert line.startswith("enough? undecided")
     messages.check(line)
+
+
+def test_a_comparison_counts_the_items_of_its_objective(tmp_path: Path) -> None:
+    settings = replace(NO_PAGE, score_agents=True, objectives=("a",))
+    items = {"a": [1.0] * 40, "b": [1.0] * 6}
+    result = ramerge.search(RECIPE, tmp_path / "out", lambda model: items, vary=VARY, settings=settings)
+    assert result.verdict.startswith("enough? as good as its agents on 20 items")
 
 
 def test_the_best_agent_of_a_figure_is_found_in_the_direction_of_its_objective(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -104,8 +105,9 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     again = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--generate", "found")
     assert again.returncode == 0 and again.stdout == done.stdout
     assert [path for path, before in times.items() if path.stat().st_mtime_ns != before] == [last]
-    kept = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "found")
-    assert kept.returncode == 0 and kept.stdout == done.stdout
+    shutil.move("found", "moved")
+    kept = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--batch", "3", "moved")
+    assert kept.returncode == 0 and kept.stdout == done.stdout.replace("found/", "moved/")
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])
@@ -130,7 +132,7 @@ def test_a_server_replies_for_each_candidate(
             assert isinstance(body["prompt"], list) and body["temperature"] == 0 and body["stop_token_ids"]
     assert [each.text for each in replies_to(2, "code")] == ["x"] * 3
     assert not Path("found/candidate").exists()
-    again = search(prompt_files, ramerge.ModelServer(kind, timeout=60))
+    again = search(prompt_files, ramerge.ModelServer(kind, timeout=70))
     assert again.points == result.points and len(requests()) == count
     alone = [search(prompt_files, None, generate=generate) for generate in (None, False)]
     assert [one.winner.right for one in alone] == [{}, {}] and len(requests()) == count

@@ -173,6 +173,14 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, prompt_fi
     assert not Path("found/best").exists()
 
 
+def test_no_agent_has_the_name_of_an_objective(prompt_files: dict[str, str]) -> None:
+    agents, prompts = {"mean": "coder", "tool": "tool"}, {"mean": prompt_files["code"], "tool": prompt_files["tool"]}
+    recipe = {"base": "base", "agents": agents, "prompts": prompts}
+    for choose in (lambda: ramerge.search(recipe, "found"), lambda: ramerge.rank(recipe, {})):
+        with pytest.raises(ramerge.RecipeError, match="agent mean: is the name of an objective"):
+            choose()
+
+
 @pytest.mark.usefixtures("prompt_files")
 def test_the_dtype_of_the_output_is_not_that_of_the_model() -> None:
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
@@ -507,9 +515,10 @@ def test_what_differs_from_an_earlier_search_is_named(prompt_files: dict[str, st
     respelled = {**recipe, "base": str(Path("base").absolute())}
     assert ramerge.search(respelled, "moved", settings=settings).points == first.points
     text = Path("code.jsonl").read_text()
-    Path("code.jsonl").write_text(text.partition("\n")[2])
-    with pytest.raises(ramerge.EvaluationError, match="other prompts: code has changed"):
-        ramerge.search(recipe, "moved", settings=settings)
+    for other in (text.partition("\n")[2], text.replace("{", '{"ground_truth": "1", ', 1)):
+        Path("code.jsonl").write_text(other)
+        with pytest.raises(ramerge.EvaluationError, match="other prompts: code has changed"):
+            ramerge.search(recipe, "moved", settings=settings)
     Path("code.jsonl").write_text(text)
     shutil.copy("tool/model.safetensors", "coder/model.safetensors")
     with pytest.raises(ramerge.EvaluationError, match="holds a search with another code: its weights"):

@@ -201,14 +201,14 @@ def test_failures_are_points_and_say_why(tmp_path: Path) -> None:
     assert sum(line.startswith("failed: point") for line in summary(result, tmp_path)) == 3
 
 
-def test_many_failures_in_a_row_stop_it_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_many_failures_in_a_row_stop_it_and_are_tried_again(tmp_path: Path) -> None:
     def fails(model: Path, split: Split) -> Any:
         raise ScoreFailedError("the server is gone")
 
     with pytest.raises(EvaluationError, match="2 points in a row failed; the last: the server is gone"):
         found(tmp_path / "out", scorer=Fake(fails, splits=True), most_failures=2)
     result = found(tmp_path / "out", most_failures=2)
-    assert [point.state for point in result.points] == ["failed", "failed", "complete", "complete"]
+    assert [point.state for point in result.points] == ["complete"] * 4 and tried(result) == list(GRID.points())
     with pytest.raises(EvaluationError, match="no point got a score"):
         found(tmp_path / "none", scorer=Fake(fails), most_failures=0)
 

@@ -18,6 +18,7 @@ import pytest
 import ramerge
 from ramerge.demo.run import AGENTS, copy_models
 from ramerge.demo.tasks import TASKS, prompts
+from ramerge.sdk.recipes import check, read_document
 from tests.checkpoints import floats, write_checkpoint, write_simple
 from tests.server import Answer, completion, serving
 from tests.storage.hub import TOKEN, standing_in
@@ -266,7 +267,17 @@ def test_prompts_of_each_agent_find_the_best_merge(opened: Visit, root: Path) ->
     assert table.locator("tbody tr").count() >= 8
     assert table.locator("tbody tr").first.inner_text().endswith("best")
     opened.wait("li", has_text="checkpoint in found/best")
-    assert (root / "found" / "best" / "model.safetensors").is_file()
+    opened.click("Choose the best")
+    best = check(read_document(root / "found" / "recipe.yaml"))
+    expect(page.get_by_label("Method", exact=True)).to_have_value(
+        re.compile(re.escape(f"{best.method}:")), timeout=30_000
+    )
+    opened.tab("Merge")
+    opened.fill("Output", "chosen")
+    opened.click("Merge")
+    opened.merged("chosen")
+    chosen, found = ((root / folder / "model.safetensors").read_bytes() for folder in ("chosen", "found/best"))
+    assert chosen == found
 
 
 def test_several_candidates_wait_in_a_list(opened: Visit, root: Path) -> None:

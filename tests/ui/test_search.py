@@ -12,12 +12,16 @@ import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.paths import portable
 from ramerge.demo.run import AGENTS, copy_models
+from ramerge.sdk.recipes import check
 from ramerge.searches.commands import search as command
 from ramerge.searches.results import read_search
 from ramerge.ui.desk import Desk
+from ramerge.ui.draft import checked_draft
 from ramerge.ui.roots import Roots
-from ramerge.ui.search import prompt_lines, search_view, search_words
+from ramerge.ui.search import best_recipe, prompt_lines, search_view, search_words
 from tests.messages import Messages
 
 pytestmark = pytest.mark.full  # Gradio
@@ -49,6 +53,19 @@ def test_command_is_a_search_by_prompts(desk: Desk) -> None:
         "--prompts coder=add.jsonl --prompts memory=rollouts --prompt-count 4 --max-new 12 found"
     )
     command.make_context("search", given[1:])  # every flag is one
+
+
+def test_the_best_recipe_merges_to_the_same_model(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = desk.roots.home
+    monkeypatch.chdir(home)
+    copy_models(home / "models", lambda _: None)
+    agents = {name: {"model": f"models/{name}", "inputs": "models/inputs"} for name in ("coder", "memory")}
+    recipe = check(Document({"method": "regmean", "base": "models/base", "agents": agents, "dtype": "float32"}))
+    for folder in ("found", "models/inputs"):
+        (home / folder).mkdir()
+    (home / "found" / "recipe.yaml").write_text(portable(recipe, home / "found").to_yaml())
+    draft = checked_draft(best_recipe(desk, "found"), desk.roots)
+    assert portable(draft, None).to_yaml() == portable(recipe, None).to_yaml()
 
 
 def test_rewards_come_from_a_function_below_the_roots(desk: Desk) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -327,10 +327,11 @@ class _AgentCalibration:
         return self.out / f".{name}.{REPLIES}"
 
     def _calibration_fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
-        reply_values = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
-        settings = {**asdict(self.settings), "device": "", "device_memory": "", "batch": 0, "right_at": None}
+        settings = {**self.settings.result_settings(), "right_at": None}
         settings["reward"] = function_state(self.settings.reward) if self.settings.reward else ""
-        return hashlib.sha256(repr((6, weights, reply_values, sorted(settings.items()))).encode()).hexdigest()
+        return hashlib.sha256(
+            repr((7, weights, [prompt.content for prompt in prompts], sorted(settings.items()))).encode()
+        ).hexdigest()
 
     def _make_record(
         self,

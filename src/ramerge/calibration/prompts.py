@@ -75,6 +75,11 @@ class Prompt:
         return dumped([self.text, [dict(message) for message in self.messages]], indent=None)
 
     @property
+    def content(self) -> tuple[object, ...]:
+        """All that determines the replies to the prompt and their rewards."""
+        return self.key, self.state, self.replies, self.reward_fields
+
+    @property
     def best(self) -> Reply:
         """The reply with the highest reward; of equals the last, because trainers append. There must be a reply."""
         return max(reversed(self.replies), key=_reward_key)

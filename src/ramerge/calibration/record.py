@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ramerge.core.foundation.settings import parse_size
@@ -136,6 +136,10 @@ class CalibrationSettings:
         default=0,
         metadata=about("--prompt-seed", "prompts", "Seed for drawing prompts and tokens.", "N", kind=int),
     )
+
+    def result_settings(self) -> dict[str, Any]:
+        """Return the settings that affect results, by name."""
+        return {key: value for key, value in asdict(self).items() if key not in ("device", "device_memory", "batch")}
 
     def gathers(self, what: str) -> bool:
         """Whether to gather `what`: recorded inputs or importances."""

@@ -73,6 +73,8 @@ def _ramerge_rollouts(record: Record) -> Iterator[Rollout]:
     prompt = _first_present(record, "prompt", "messages", "question", "input")
     if prompt is None:
         raise ValueError(f"has neither prompt nor messages; its keys: {shown(', '.join(map(str, record))) or 'none'}")
+    if record.get("tools") and not isinstance(prompt, str):
+        raise ValueError("has tools, which are not passed to the chat template; write all that the agent reads as text")
     reply = _first_present(record, "reply", "completion", "response", "output")
     model = record.get("reward_model")
     truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")

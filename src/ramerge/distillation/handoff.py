@@ -42,7 +42,7 @@ class Handoff(Displayed):
         student: the folder of the merge, from which the distillation starts.
         teachers: the folder or hub id of each agent, by name.
         prompts: the number of prompts of each teacher in the dataset.
-        prompt_files: the files of these prompts.
+        prompt_files: the file or folder of these prompts.
         held_out: the number of prompts of each teacher that are held out to score the student; empty if none are.
         files: names of the files in the folder.
         command: the command that starts the trainer.
@@ -65,7 +65,7 @@ class Handoff(Displayed):
     command: str
     needs: str = ""
     notes: tuple[str, ...] = ()
-    prompt_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    prompt_files: Mapping[str, str] = field(default_factory=dict)
     held_out: Mapping[str, int] = field(default_factory=dict)
 
     def _summary(self) -> Mapping[str, object]:
@@ -74,7 +74,7 @@ class Handoff(Displayed):
     def lines(self) -> list[str]:
         """A line for each teacher: its number of prompts, their files, and its location."""
         return [
-            f"{name}: {quantity(count, 'prompt')} of {', '.join(self.prompt_files[name])}"
+            f"{name}: {quantity(count, 'prompt')} of {self.prompt_files[name]}"
             f"{f', {self.held_out[name]:,} more held out' if self.held_out else ''}; teacher {self.teachers[name]}"
             for name, count in self.prompts.items()
         ]
@@ -143,7 +143,7 @@ def handoff(
     failures.raise_all()
     refuse_single_run_soup(student, teachers or {})
     agents = [*student.recipe.agents]
-    files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
+    files = {name: Path(path).expanduser() for name, path in (prompts or {}).items()}
     if not files.keys() >= {*agents}:
         files = {**student.prompts, **files}
     names: dict[str, str] = {}
@@ -153,7 +153,7 @@ def handoff(
     with failures.caught():
         names = teachers_of(student, {name: os.fspath(model) for name, model in (teachers or {}).items()})
     with failures.caught():
-        inputs = [source, *(path for each in files.values() for path in each), *map(Path, names.values())]
+        inputs = [source, *files.values(), *map(Path, names.values())]
         _claim_folder(folder, inputs, options)
     with failures.caught():
         own_prompts = read_files(files)
@@ -189,7 +189,7 @@ def handoff(
         trainer_format.command.format(out=shlex.quote(str(lesson.out))),
         trainer_format.needs,
         tuple(notes),
-        {name: tuple(map(str, paths)) for name, paths in files.items()},
+        {name: str(path) for name, path in files.items()},
         {name: len(each) for name, each in held_out.items()},
     )
     # the record comes last: a folder with one is whole

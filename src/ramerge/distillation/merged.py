@@ -12,8 +12,9 @@ from itertools import combinations
 from pathlib import Path
 
 from ramerge import Agent, InputError, Recipe, RecipeError
-from ramerge.calibration.exchanges import REPLIES, read_exchanges
 from ramerge.calibration.prompts import problems_of_names
+from ramerge.core.foundation.jsontext import RECORD
+from ramerge.core.foundation.typedjson import read_model
 from ramerge.core.recipe.paths import parts_of
 from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS
 from ramerge.sdk.files import no_such_folder
@@ -21,9 +22,10 @@ from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import check, read_document
 from ramerge.sdk.records import read_record, refuse_sweep
 from ramerge.sdk.storage import is_hub_id, is_remote
+from ramerge.searches.prompted import CALIBRATION, PROMPTS
 
 RECIPE = "ramerge.yaml"
-_SEARCH, _BEST, _CALIBRATION = "search.json", "best", "calibration"
+_SEARCH, _BEST = "search.json", "best"
 _SOUP = "holds a soup of the checkpoints of one run, which have no tasks of their own to distill; merge agents"
 _VOCABULARIES = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
 """The files of which a tokenizer must have one."""
@@ -45,16 +47,16 @@ class Merge:
     search: Path | None
 
     @property
-    def prompts(self) -> dict[str, tuple[Path, ...]]:
-        """The prompt files of each agent: from the recipe, or from the search that chose the merge."""
-        if self.recipe.prompts or self.search is None:
-            return {name: (self.recipe.folder / Path(path).expanduser(),) for name, path in self.recipe.prompts.items()}
-        files: dict[str, tuple[Path, ...]] = {}
-        for name in self.recipe.agents:
-            if (path := self.search / _CALIBRATION / name / REPLIES).exists():
-                places = [each.place.rpartition(": ")[0] for each in read_exchanges(path)]
-                files[name] = tuple(map(Path, dict.fromkeys(places)))
-        return files
+    def prompts(self) -> dict[str, Path]:
+        """The file or folder of each agent's prompts: from the recipe, or from the search that chose the merge.
+
+        Raises:
+            RecipeError: the search's file that names them cannot be read.
+        """
+        paths: Mapping[str, str] = self.recipe.prompts
+        if self.search is not None and (file := self.search / CALIBRATION / PROMPTS).exists():
+            paths = read_model(file, dict[str, str], RECORD, "list of prompts")
+        return {name: self.recipe.folder / Path(path).expanduser() for name, path in paths.items()}
 
 
 def open_merge(merged: str | os.PathLike[str]) -> Merge:

@@ -23,7 +23,7 @@ _TRUTH = "ground_truth"
 _TOKENIZER = JsonLimits(size=1 << 28, signs=1 << 26)
 
 
-def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
+def read_files(files: Mapping[str, Path]) -> dict[str, list[Prompt]]:
     """Read the prompts of each agent, without duplicates.
 
     Raises:
@@ -31,9 +31,9 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
     """
     prompts: dict[str, list[Prompt]] = {}
     problems: list[str] = []
-    for name, paths in files.items():
+    for name, path in files.items():
         try:
-            file_prompts = [prompt for path in paths for prompt in read_prompts(path)]
+            file_prompts = read_prompts(path)
         except InputError as error:
             problems += [f"prompts of {name}: {problem}" for problem in error.messages]
             continue
@@ -43,7 +43,7 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
                 "special tokens, so a trainer would ask something else; give the training set with messages: "
                 f"--prompts {name}=FILE"
             )
-        prompts[name] = list({prompt.key: prompt for prompt in file_prompts}.values())
+        prompts[name] = file_prompts
     if problems:
         raise InputError(problems)
     return prompts
@@ -123,15 +123,16 @@ def hold_out(
     Raises:
         InputError: an agent has no prompt left to train on.
     """
-    if few := {name: each for name, each in prompts.items() if len(each) <= count}:
+    held_out = {name: sorted(each, key=_prompt_digest)[:count] for name, each in prompts.items()}
+    keys = {prompt.key for each in held_out.values() for prompt in each}  # of any agent: some may share prompts
+    training = {name: [prompt for prompt in each if prompt.key not in keys] for name, each in prompts.items()}
+    if few := {name: prompts[name] for name, each in training.items() if not each}:
         raise InputError(
             f"--hold-out {count}: {name} has {quantity(len(each), 'prompt')}, so none is left to train on; hold out "
             "fewer, or give more"
             for name, each in few.items()
         )
-    held_out = {name: sorted(each, key=_prompt_digest)[:count] for name, each in prompts.items()}
-    keys = {name: {prompt.key for prompt in each} for name, each in held_out.items()}
-    return {name: [each for each in prompts[name] if each.key not in keys[name]] for name in prompts}, held_out
+    return training, held_out
 
 
 def _prompt_digest(prompt: Prompt) -> bytes:
@@ -180,11 +181,11 @@ def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
         raise RecipeError(
             "--hardest: needs scores of prompts, which a search has; give the folder of `ramerge search` with --prompts"
         )
-    best = read_search(search / "search.json").best
-    trial = next((trial for trial in Folder(search).trials.read() if trial.number == best), None)
+    best, folder = read_search(search / "search.json").best, Folder(search)
+    trial = next((trial for trial in folder.trials.read() if trial.number == best), None)
     scores = trial.scores if trial is not None else {}
     try:
-        likelihoods = nll_by_prompt(scores, replies_of(search / CALIBRATION, list(scores)))
+        likelihoods = nll_by_prompt(scores, replies_of(search / CALIBRATION, list(scores), folder.right_at))
     except ValueError as error:
         raise RecipeError(
             f"{search}: has no score of each prompt of {error}; --hardest takes searches with --prompts and without "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -146,9 +146,11 @@ class Objective:
         """
         if (name := self.missing(scores)) is not None:
             raise ScoreFailedError(unknown("objective", name, [*scores, MEAN, WORST]))
-        if self.specialists:
-            return [scores[name] for name in self.specialists]
-        return [scores[self.name]] if self.name in scores else list(scores.values())
+        return [scores[name] for name in self.names(scores)]
+
+    def names(self, figures: Collection[str]) -> list[str]:
+        """Return the names of the figures that the objective combines."""
+        return list(self.specialists) or ([self.name] if self.name in figures else list(figures))
 
     def combination(self, values: Sequence[Any]) -> Any:
         """Combine the values of the objective's measures: numbers, or arrays of replicates."""

@@ -28,6 +28,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from typing_extensions import TypedDict  # of typing before Python 3.12, pydantic cannot check it
+
 from ramerge import CheckpointError, EvaluationError, OutputError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.core.foundation.files import read_regular
@@ -51,6 +53,16 @@ _FLAGS = {
 }
 
 
+class _Settings(TypedDict):
+    right_at: float | None
+
+
+class _Description(TypedDict):
+    """The part of `asked.json` that others read."""
+
+    settings: _Settings
+
+
 @dataclass(frozen=True)
 class Folder:
     """The folder of a search, locked by this process."""
@@ -68,6 +80,11 @@ class Folder:
     @property
     def best(self) -> Path:
         return self.root / "best"
+
+    @property
+    def replies(self) -> Path:
+        """The folder of candidates' own replies, which belong to trials of this search."""
+        return self.root / "replies"
 
     @property
     def candidate(self) -> Path:
@@ -104,6 +121,7 @@ class Folder:
             before = read(path)
             if self.refuse_other(description):
                 self.trials.clear()
+                shutil.rmtree(self.replies, ignore_errors=True)
                 (self.root / _AGENTS).unlink(missing_ok=True)
             elif before.get("objectives") == content["objectives"]:
                 return
@@ -133,6 +151,12 @@ class Folder:
             how = "to resume it, give what it had; to search from scratch, name another folder, or remove this one"
             raise EvaluationError([*problems, f"{self.root}: {how}"])
         return bool(problems)
+
+    @property
+    def right_at(self) -> float | None:
+        """The least reward of a right reply, if the user has given it to a search by prompts."""
+        path = self.root / "asked.json"
+        return validate(path, read(path), _Description)["settings"]["right_at"]
 
     @property
     def trials(self) -> TrialFiles:

@@ -84,8 +84,10 @@ class FunctionScorer(Scorer):
                 self.close()
 
     def about(self) -> Mapping[str, object]:
-        """Return the function's name, and the digest of its file and of the imported modules in its folder."""
-        return {"function": self._spec, "digest": self._digest}
+        """Return the function's name, and the digest of its file and of the imported modules in its folder, whatever
+        path leads to it.
+        """
+        return {"function": self._spec.rpartition(":")[2], "digest": self._digest}
 
     def close(self) -> None:
         if self._process is not None:

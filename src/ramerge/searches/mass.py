@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from ramerge import Plan
+from ramerge import Plan, RecipeError
 from ramerge.calibration.agreement import ReplySet, likelihoods, mass_items, temper_of
 from ramerge.calibration.live_base import LiveBase
-from ramerge.scoring.scores import Measure, ScoreFailedError, Scorer, Scores, Split, of_items
+from ramerge.scoring.scores import MEAN, WORST, Measure, ScoreFailedError, Scorer, Scores, Split, of_items
 from ramerge.searches.results import BY_AGREEMENT
 
 _PARTS = 4
@@ -67,6 +67,16 @@ class MassScorer(Scorer):
             "right": counts if self._replies.rewarded else {},
             "replies": {name: prompts_with_replies for name, (prompts_with_replies, _) in counts.items()},
         }
+
+
+def refuse_reserved_names(agents: Iterable[str]) -> None:
+    """Refuse agents whose mass would be taken for an objective, because they have its name.
+
+    Raises:
+        RecipeError: there are such agents.
+    """
+    if reserved := [name for name in agents if name in (MEAN, WORST)]:
+        raise RecipeError(f"agent {name}: is the name of an objective; give the agent another" for name in reserved)
 
 
 def nll_by_prompt(scores: Scores, replies: ReplySet) -> dict[str, dict[str, float]]:

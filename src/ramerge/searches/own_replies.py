@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from ramerge import EndpointError, Plan
+from ramerge import EndpointError
 from ramerge.calibration.agreement import ReplySet
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.live_base import LiveBase
@@ -23,7 +23,6 @@ from ramerge.calibration.prompts import Prompt, halves
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.scoring.scores import Measure, Scores, of_items
 from ramerge.scoring.serving import ModelServer
-from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest
@@ -32,7 +31,6 @@ from ramerge.searches.repliers import Keep, LiveReplier, Replier, ServedReplier
 from ramerge.searches.trials import Trial
 
 MOST_CANDIDATES = 5
-_FOLDER = "replies"
 _GIVEN = (
     "the agents' replies came with their prompts, and the best reply to each prompt counts: they may be right more "
     "often than a single reply of the agents would be"
@@ -102,15 +100,13 @@ class OwnReplies:
             if trial is best or evidence.difference(objective, contest.figures(trial), figures).holds_0
         ][:MOST_CANDIDATES]
         held_out = {name: self._held_out_prompts(name) for name in figures}
-        if not self.generate and (self.generate is False or self._lacks_replies(contest, ties, held_out)):
+        if not self.generate and (self.generate is False or self._lacks_replies(ties, held_out)):
             return Choice(best, notes=self._note_unused())
         right: dict[int, Scores] = {}
         with closing(self._make_replier(held_out)) as replier:
             for place, trial in enumerate(ties):
                 listen(place, len(ties))
-                right[trial.number] = self._reply_scores(
-                    replier, contest.candidates.plan(trial.point), trial.number, held_out
-                )
+                right[trial.number] = self._reply_scores(replier, contest, trial, held_out)
         listen(len(ties), len(ties))
 
         def worth(trial: Trial) -> float:
@@ -119,19 +115,17 @@ class OwnReplies:
         notes = () if all(each.generated for name in held_out for each in self.replies.exchanges[name]) else (_GIVEN,)
         return Choice(max(ties, key=worth), right, self._scores_of_agents(held_out), notes)
 
-    def _lacks_replies(self, contest: Contest, ties: Sequence[Trial], held_out: Mapping[str, Sequence[Prompt]]) -> bool:
+    def _lacks_replies(self, ties: Sequence[Trial], held_out: Mapping[str, Sequence[Prompt]]) -> bool:
         """Whether a candidate lacks a stored reply to one of the prompts."""
         return any(
             journal.without_reply(held_out[name])
             for trial in ties
-            for name, journal in self._reply_journals(
-                contest.candidates.plan(trial.point), trial.number, held_out
-            ).items()
+            for name, journal in self._reply_journals(trial, held_out).items()
         )
 
     def _note_unused(self) -> tuple[str, ...]:
         """Return a note on replies of an earlier run that do not count; empty without such replies."""
-        folder = self.folder.root / _FOLDER
+        folder = self.folder.replies
         if not any(folder.glob("*/*.jsonl")):
             return ()
         why = "a tied candidate has none, as with a larger --trials or another --serve; --generate asks for them"
@@ -148,12 +142,11 @@ class OwnReplies:
             return LiveReplier(self.live, self.settings)
         return ServedReplier(self.live, self.settings, prompts, self.server, self.concurrency, self.folder)
 
-    def _reply_journals(self, plan: Plan, number: int, agents: Iterable[str]) -> dict[str, ReplyJournal]:
+    def _reply_journals(self, trial: Trial, agents: Iterable[str]) -> dict[str, ReplyJournal]:
         """Return the stored replies of a candidate, by agent."""
-        description = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
-        description += [asdict(self.server)] if self.server is not None else []
-        fingerprint = hashlib.sha256(dumped(description).encode()).hexdigest()[:12]  # replies belong to no other merge
-        folder = self.folder.root / _FOLDER / f"{number}-{fingerprint}"
+        server = (self.server.kind, *self.server.arguments) if self.server is not None else ()
+        fingerprint = hashlib.sha256(dumped([trial.point, server]).encode()).hexdigest()[:12]
+        folder = self.folder.replies / f"{trial.number}-{fingerprint}"
         return {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in agents}
 
     def _scores_of_agents(self, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
@@ -164,16 +157,16 @@ class OwnReplies:
         }
 
     def _reply_scores(
-        self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]
+        self, replier: Replier, contest: Contest, trial: Trial, held_out: Mapping[str, Sequence[Prompt]]
     ) -> Scores:
         """Return, for each agent's prompts, which of a candidate's own replies are right."""
         least = self.replies.least
         assert least is not None  # else nothing tells which are right
-        journals = self._reply_journals(plan, number, held_out)
+        journals = self._reply_journals(trial, held_out)
         missing = {name: journals[name].without_reply(prompts) for name, prompts in held_out.items()}
         if any(missing.values()):
             try:
-                replier.put(plan)
+                replier.put(contest.candidates.plan(trial.point))
                 for name, prompts in missing.items():
                     if prompts:
                         with journals[name].writing() as keep:

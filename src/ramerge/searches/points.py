@@ -23,7 +23,7 @@ def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{
     """
     document = for_method(recipe, str(point.get("method", recipe.method)), keep_shared=True)
     for key, value in point.items():
-        document.set(tuple(key.split(".")), value, label(key, value))
+        document.set(document.key_of(key), value, label(key, value))
     return document
 
 

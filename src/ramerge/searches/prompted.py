@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, models_only
 from ramerge.sdk.text import dumped, read_object
 from ramerge.searches.folder import Folder, search_folder
-from ramerge.searches.mass import MassScorer
+from ramerge.searches.mass import MassScorer, refuse_reserved_names
 from ramerge.searches.own_replies import OwnReplies
 from ramerge.searches.results import BY_AGREEMENT
 from ramerge.searches.run import PlannedPoints
@@ -37,9 +37,9 @@ from ramerge.searches.space import Point, Space
 
 CALIBRATION = "calibration"
 """The folder of statistics and replies in the folder of a search."""
+PROMPTS = "prompts.json"
+"""The file in that folder with the path of each agent's prompts, for `handoff`."""
 _ORDER = "order.json"
-_HOW = ("device", "device_memory", "batch")
-"""Settings of a calibration that do not change results."""
 _SUM = "task_arithmetic"
 _SCALES = (1.0, 0.8, 1.3, 1.6)
 """Scales of sums. None is larger, because mass favors sharp models: it would choose worse sums."""
@@ -220,22 +220,23 @@ class AgentPrompts:
         """Read the prompts of a recipe.
 
         Raises:
-            RecipeError: there is no base, or an agent has no prompts.
+            RecipeError: there is no base, or an agent has no prompts, or the name of an objective.
             InputError: prompts cannot be read, or are too few.
         """
         models = models_only(recipe)
         settings = replace(settings, hold_out=True, gather="inputs")
         base_of(models)
+        refuse_reserved_names(models.agents)
         return cls(models, prompts_of(models.agents, models.prompts, settings), settings)
 
     def description(self) -> dict[str, object]:
         """Return the prompts, and the settings that affect what is gathered and which replies are right."""
-        settings = {key: value for key, value in asdict(self.settings).items() if key not in _HOW}
+        settings = self.settings.result_settings()
         if self.settings.reward:
             settings["reward"] = function_state(self.settings.reward)
         return {
             "prompts": {
-                name: sha256(repr([(each.key, each.replies) for each in prompts]).encode()).hexdigest()
+                name: sha256(repr([each.content for each in prompts]).encode()).hexdigest()
                 for name, prompts in self.prompts.items()
             },
             "settings": settings,
@@ -277,6 +278,7 @@ def prompt_measures(
                 f"{out}: holds a search with another {error.agent}: its weights, or those of the base, have changed "
                 "since; name another folder, or remove this one"
             ) from error
+    write_file(folder / PROMPTS, dumped(prompts.models.prompts))
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)

@@ -22,7 +22,7 @@ from ramerge.sdk.recipes import AnyRecipe, check, models_only, open_recipe
 from ramerge.sdk.text import Displayed, brief
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest
-from ramerge.searches.mass import MassScorer, nll_of
+from ramerge.searches.mass import MassScorer, nll_of, refuse_reserved_names
 from ramerge.searches.space import Point
 from ramerge.searches.strategies import ListedPoints
 
@@ -101,7 +101,7 @@ def rank(
         on_progress: called with the number of prompts done, as by `calibrate`.
 
     Raises:
-        RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.
+        RecipeError: the recipe has no base, an agent has no prompts or the name of an objective, or there is no cache.
         EvaluationError: no merge got a score; the first reasons are given.
         RamergeError: as for `calibrate`.
 
@@ -117,6 +117,7 @@ def rank(
     document = open_recipe(recipe, options)
     models = models_only(document)
     names = list(models.agents)
+    refuse_reserved_names(names)
     calibration = CachedCalibration.from_recipe(models, names, replace(settings, gather="inputs"), options)
     refuse_other_tokens(models, options)
     whole = for_method(with_inputs(document, names, calibration.folder), "regmean")

@@ -265,8 +265,13 @@ def is_inside(path: str, folder: Path) -> bool:
 
 
 def _trials_of(folder: Folder, space: Space) -> list[Trial]:
-    """Read the trials of earlier runs in a folder, which may be untrusted."""
+    """Read the trials of earlier runs in a folder, which may be untrusted.
+
+    Points that failed after the last score are left out, to be tried again: their cause may be mended.
+    """
     trials = folder.trials.read()
+    while trials and trials[-1].state == "failed":
+        trials.pop()
     for trial in trials:
         if not space.has(trial.point):
             raise EvaluationError(

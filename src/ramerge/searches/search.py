@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from ramerge import EvaluationError, Options, RecipeError, plan
 from ramerge.calibration.live_base import require_extras
 from ramerge.core.recipe.checks import check_unchosen
-from ramerge.core.recipe.model import AUTO
+from ramerge.core.recipe.model import AUTO, read_structure
+from ramerge.core.recipe.paths import portable
 from ramerge.report.extra import missing_libraries
 from ramerge.scoring.scores import CustomScore, Measure, check_objectives, objectives_of
 from ramerge.sdk.files import write_file
@@ -118,7 +119,7 @@ def search(
         good, poor = branches_after_sum(points, document)
         branches = Branches(tuple(good), tuple(poor))
     description = {
-        "recipe": _without_places(document.without(*unused_keys).as_dict()),
+        "recipe": _plain_recipe(document.without(*unused_keys, "prompts")),
         **(prompts.description() if prompts is not None else {}),
     }
     candidates = PlannedPoints(points_from, options, None if by_mass else place, description)
@@ -250,16 +251,11 @@ def _has_variation(vary: object) -> bool:
     )
 
 
-def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe without the paths of models and prompts, which may be spelled in several ways.
-
-    What is read there is described by its state.
-    """
-    agents = {
-        name: {key: value for key, value in agent.items() if key != "model"} if isinstance(agent, Mapping) else {}
-        for name, agent in dict(values.get("agents", {})).items()
-    }
-    return {key: value for key, value in values.items() if key not in ("base", "prompts")} | {"agents": agents}
+def _plain_recipe(document: Document) -> dict[str, Any]:
+    """Return a recipe as values of JSON that are the same whatever paths lead to its models."""
+    recipe, problems = read_structure(document)
+    assert recipe is not None, problems  # the space is checked with it
+    return portable(recipe, None).model_dump(mode="json", exclude_defaults=True, by_alias=True)
 
 
 def _space_of(

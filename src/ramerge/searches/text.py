@@ -220,21 +220,24 @@ def comparison_sentences(result: SearchResult, out: Path) -> list[str]:
         shares = [f"{name} {right[name]:.3f} and {share:.3f}" for name, share in result.agents.items()]
         lines = [f"right replies to the held-out prompts, of the best merge and of each agent: {', '.join(shares)}"]
     figures = over.with_interval()
-    counts, kind = result.compared_items.values(), "prompts" if by_mass else "items"
+    names = result.objectives[0].names(result.compared_items)
+    counts = [count for name, count in result.compared_items.items() if name in names]
+    is_few = any(0 < count < FEW for count in counts)
     sign, difference = result.objectives[0].sign, f"the difference from its agents is {figures}"
-    on, more = f" on {sum(counts)} {kind}", "prompts (in the files, and by --prompt-count)" if by_mass else "items"
-    if over.low is None or over.high is None:
+    on = f" on {quantity(sum(counts), 'prompt' if by_mass else 'item')}"
+    more = "prompts (in the files, and by --prompt-count)" if by_mass else "items"
+    if (over.low is None or over.high is None) and not is_few:
         verdict = (
             f"undecided: {difference}, without an interval, because the score gives no items; return a number for each "
             "item, or evaluate the merge on your own tasks"
         )
-    elif sign * over.value < 0 and not over.holds_0:
+    elif over.low is not None and sign * over.value < 0 and not over.holds_0:
         prompts = "" if by_mass else " --prompts NAME=FILE"
         verdict = (
             f"worse than its agents{on}: {figures}. If that is too much, distill the agents into the merge: "
             f"ramerge handoff {quote(str(out))} STUDENT{prompts}"
         )
-    elif any(count < FEW for count in counts):  # if all are right, the interval is a point
+    elif over.low is None or over.high is None or is_few:  # if all are right, the interval is a point
         verdict = f"undecided: {difference}{on}. That is too few to tell: give more {more}"
     elif not over.holds_0:
         verdict = f"better than its agents{on}: {figures}. Evaluate the merge on your own tasks and ship it"

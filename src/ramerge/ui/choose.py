@@ -7,6 +7,7 @@ from functools import partial
 from typing import get_args
 
 import gradio as gr
+from gradio.events import Dependency
 
 from ramerge import RamergeError, Recipe
 from ramerge import plan as make_plan
@@ -32,8 +33,8 @@ from ramerge.ui.draft import (
 _KEEP = "as the base"
 
 
-def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> None:
-    """Build the tab Choose."""
+def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker, chosen: Dependency | None) -> None:
+    """Build the tab Choose; `chosen` is the choice of a search's best recipe, if the page has searches."""
     parameter_state = gr.State(_parameter_state(desk.start or EMPTY, desk))
     problems = problem_place(render=False)
     with gr.Row():
@@ -70,6 +71,8 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
     act(rounding.input, _set_key(desk, "rounding", "nearest"), [recipe, rounding], recipe, problems)
     outputs = [parameter_state, method, dtype, rounding, models.base, models.agents]
     recipe.input(follow, recipe, outputs, trigger_mode="always_last", **PRIVATE)
+    if chosen is not None:
+        chosen.then(follow, recipe, outputs, **PRIVATE)
     about = {"outputs": [problems, plan_text, command], "api_visibility": "private", "show_progress": "minimal"}
     plan = partial(_plan_text, desk)
     recipe.change(plan, recipe, trigger_mode="always_last", **about)

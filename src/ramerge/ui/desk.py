@@ -13,6 +13,7 @@ from typing import Any
 
 import gradio as gr
 from gradio.blocks import Block
+from gradio.events import Dependency
 
 from ramerge import Options, Plan, PlanError, RamergeError, Recipe, RecipeError
 from ramerge import plan as make_plan
@@ -114,14 +115,14 @@ def show_stop_while_running(job: gr.State, stop: gr.Button) -> None:
 
 
 def act(
-    event: Callable[..., object],
+    event: Callable[..., Dependency],
     action: Callable[..., object],
     inputs: Block | Sequence[Block] | None,
     outputs: Block | Sequence[Block],
     problems: gr.HTML,
     **more: object,
-) -> None:
-    """Let an event of a control run an action of its tab.
+) -> Dependency:
+    """Let an event of a control run an action of its tab; return the event, for what comes after it.
 
     Args:
         action: returns values for `outputs`, or yields them several times.
@@ -142,7 +143,7 @@ def act(
             texts = error.messages if isinstance(error, RamergeError) else (message(str(error)),)
             yield views.problems(texts[:_MOST_PROBLEMS]), *[gr.skip()] * len(places)
 
-    event(safe, inputs, [problems, *places], **{**PRIVATE, **more})
+    return event(safe, inputs, [problems, *places], **{**PRIVATE, **more})
 
 
 def html(label: str, value: str = "", **more: Any) -> gr.HTML:

@@ -29,11 +29,11 @@ def build_page(desk: Desk) -> gr.Blocks:
                 look.build(desk, recipe)
                 _next_tab_button(tabs, "choose", "Choose: by prompts, or a method and its parameters")
             with gr.Tab("Choose", id="choose"):
-                prompts = None
+                searched = None
                 if not desk.public:
                     with gr.Accordion("Find the best merge by a few prompts", open=False):
-                        prompts = search.build(desk, recipe)
-                choose.build(desk, page, recipe, models)
+                        searched = search.build(desk, recipe)
+                choose.build(desk, page, recipe, models, searched.chosen if searched else None)
                 _next_tab_button(tabs, "merge", "Merge: what is chosen")
             with gr.Tab("Merge", id="merge"):
                 merge.build(desk, page, recipe)
@@ -42,7 +42,7 @@ def build_page(desk: Desk) -> gr.Blocks:
                 compare.build(desk, recipe, tab)
                 _next_tab_button(tabs, "share", "Share: card, report, upload and distillation")
             with gr.Tab("Share", id="share") as tab:
-                share.build(desk, tab, prompts)
+                share.build(desk, tab, searched.prompts if searched else None)
         page.unload(desk.forget)
     return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
 

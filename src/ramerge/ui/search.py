@@ -6,20 +6,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
+from gradio.events import Dependency
 
 from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
+from ramerge.core.recipe.paths import portable
 from ramerge.core.recipe.read import recipe_document
-from ramerge.sdk.recipes import models_only, words_of
+from ramerge.sdk.recipes import check, models_only, words_of
 from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, show_stop_while_running, text_place
-from ramerge.ui.draft import EMPTY, agents_in, read_draft, with_keys
+from ramerge.ui.draft import EMPTY, agents_in, read_draft
 from ramerge.ui.jobs import DONE
 from ramerge.ui.roots import Roots
 
@@ -30,8 +32,15 @@ _ABOUT = (
 )
 
 
-def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
-    """Build the search for the best merge by prompts, the upper part of the tab Choose; return the prompts' control."""
+class SearchPart(NamedTuple):
+    """The parts of the search that others build upon: the control of prompts, and the choice of the best recipe."""
+
+    prompts: gr.Textbox
+    chosen: Dependency
+
+
+def build(desk: Desk, recipe: gr.Code) -> SearchPart:
+    """Build the search for the best merge by prompts, the upper part of the tab Choose."""
     html("About", views.block(f"<p>{_ABOUT}</p>"))
     with gr.Row():
         info = "NAME=FILE for each agent, a file or folder below the roots; those next to an agent are filled in"
@@ -85,16 +94,15 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
     act(start.click, search, inputs, [state, candidates, job], problems, concurrency_limit=None)
     show_stop_while_running(job, stop)
     candidates.change(lambda view: gr.update(visible=bool(view)), candidates, choose, **PRIVATE)
-    act(choose.click, partial(_best_recipe, desk), [recipe, out], recipe, problems)
+    chosen = act(choose.click, partial(best_recipe, desk), out, recipe, problems)
     act(look.click, show, out, candidates, problems)
-    return prompts
+    return SearchPart(prompts, chosen)
 
 
-def _best_recipe(desk: Desk, text: str, folder: str) -> str:
-    """Return the recipe with the best point's method and parameters."""
-    best = recipe_document(desk.roots.path(f"{folder}/recipe.yaml"))
-    keys = {key: best.stated(key) for key in ("method", "parameters", "preset", "prompts")}
-    return with_keys(text, keys, desk.roots)
+def best_recipe(desk: Desk, folder: str) -> str:
+    """Return the recipe of a search's best merge as a draft."""
+    best = check(recipe_document(desk.roots.path(f"{folder}/recipe.yaml")))
+    return portable(best, desk.roots.home).to_yaml()
 
 
 def _preview_command(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object, str]:

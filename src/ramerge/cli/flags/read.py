@@ -156,7 +156,7 @@ def _apply_flags(document: Document, options: Mapping[str, Any]) -> Document:
 
 def _set_keys(document: Document, options: Mapping[str, Any]) -> None:
     settings = pairs("--set", options["settings"], _SETTING)
-    keys = [tuple(key.split(".")) for key, _ in settings]
+    keys = [document.key_of(key) for key, _ in settings]
     if twice := [key for place, key in enumerate(keys) if key in document.flags or key in keys[:place]]:
         raise RecipeError(
             f"--set {'.'.join(key)}: is given twice{f', also by {flag}' if (flag := document.flags.get(key)) else ''}; "

@@ -138,6 +138,11 @@ class Document:
         """The message that `name`, the value at `key`, is unknown; it suggests the nearest known name."""
         return self.where(key, unknown(what, str(name), known_names) + hint)
 
+    def key_of(self, text: str) -> Key:
+        """Split a key such as `parameters.weights.code`; the name of an agent at its end may contain dots."""
+        name = max((name for name in self.agents if text.endswith(f".{name}")), key=len, default="")
+        return (*text.removesuffix(f".{name}").split("."), name) if name else tuple(text.split("."))
+
     def check_numbers(self) -> None:
         """Check whole numbers in values that come from Python; those in files are checked when they are read.
 
@@ -166,11 +171,12 @@ class Document:
         mapping[key[-1]] = value
         self.flags[key] = flag
 
-    def with_values(self, values: Mapping[str, object], flag: str = "") -> Document:
+    def with_values(self, values: Mapping[str, object] | Mapping[Key, object], flag: str = "") -> Document:
         """Return a copy with changed values. (The command line changes values in place, with `set`.)
 
         Args:
-            values: the new values by key, such as `dtype` or `parameters.r`; None keeps the current value.
+            values: the new values by key, such as `dtype`, `parameters.r` or `("parameters", "r")`; None keeps the
+                current value.
             flag: the text before `KEY=VALUE` in messages, for example `--vary `.
 
         Raises:
@@ -178,10 +184,11 @@ class Document:
         """
         copy = self.rewritten(self._values)
         for key, value in values.items():
+            name, parts = (key, self.key_of(key)) if isinstance(key, str) else (".".join(map(str, key)), key)
             if is_too_large(value):
-                raise RecipeError(f"{flag}{key}: {TOO_LARGE}")
+                raise RecipeError(f"{flag}{name}: {TOO_LARGE}")
             if value is not None:
-                copy.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
+                copy.set(parts, value, f"{flag}{name}={value}")
         return copy
 
     def replacing(self, values: Mapping[str, object]) -> Document:

@@ -25,7 +25,7 @@ from ramerge.core.foundation.settings import parse_size
 from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS, unknown_method
-from ramerge.core.recipe.document import DEFAULT_METHOD, Document, to_yaml
+from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, to_yaml
 from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
 from ramerge.core.recipe.other_method import change_method
@@ -404,16 +404,16 @@ class Recipe(_StrictModel):
         document = self.as_document()
         if values.get("method") is not None:
             document = change_method(document, values["method"], "method")
-        document_with_changes = document.with_values(
-            {
-                (f"{key}.{name}" if name else key): value
-                for key, value_or_mapping in values.items()
-                for name, value in (
-                    value_or_mapping.items() if isinstance(value_or_mapping, Mapping) else [("", value_or_mapping)]
-                )
-            }
+        changes: dict[Key, object] = {
+            ((key, name) if name else (key,)): value
+            for key, value_or_mapping in values.items()
+            for name, value in (
+                value_or_mapping.items() if isinstance(value_or_mapping, Mapping) else [("", value_or_mapping)]
+            )
+        }
+        document_with_changes = document.with_values(changes).without(
+            *(key for key, value in values.items() if value is None)
         )
-        document_with_changes = document_with_changes.without(*(key for key, value in values.items() if value is None))
         recipe, problems = read_structure(document_with_changes)
         if recipe is None:
             raise RecipeError(problems)
