@@ -61,7 +61,8 @@ reward.
 
 - **Weights alone do not show which merge is best.** On the {worst.name} agents of {worst.base}, even the best method
   that uses only weights, picked by its test score, was {max(weights):.0f} points behind the best merge. On average
-  over the {len(all_kinds)} sets of agents that the search was developed on, it was {fmean(weights):.0f} points behind.
+  over the {len(all_kinds)} sets of agents that the search was developed on, the best such method was
+  {fmean(weights):.0f} points behind.
 - **A few prompts of each task do.** `ramerge search` takes the merge with the highest
   [mass](guides/prompts.md#what-mass-is), the likelihood of the agents' own replies.
 
@@ -89,7 +90,7 @@ rewards. Both models are small and the tasks short, so score the best few merges
 
 `python -m lab.prompted` prints every candidate; [the lab](../lab/real/README.md) trains the agents.
 
-- [With prompts](findings-prompts.md): every training, which prompts to give, published tables
+- [With prompts](findings-prompts.md): each set of agents, which prompts to give, what others have measured
 - [Real agents](findings-real-agents.md): merges without prompts, checkpoint averaging
 - [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572)
 - [Merge, then distill](findings-distill.md): what distillation adds to a merge"""

@@ -50,7 +50,7 @@ _FILES = (
     "method",
     "--epsilons",
     metavar="E,E,...",
-    help="Thresholds of a change for which to compare densities; default: 1e-4,1e-5,1e-6,0.",
+    help="Thresholds at which to compare the agents' densities; default: 1e-4,1e-5,1e-6,0.",
 )
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray", "overwrite"))
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:

@@ -111,8 +111,8 @@ def plan(
 ) -> None:
     """Show what a merge would read, write and need, and every problem that would make it fail.
 
-    In place of a recipe, you can give the folder of a single model. Only headers are read, unless the method auto
-    or prompts make the agents run. Without the extra `remote`, Hub models are downloaded first.
+    In place of a recipe, you can give the folder of a single model. Only file headers are read; if the method uses
+    prompts, the agents also run. Without the extra `remote`, Hub models are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags.read import read_inputs

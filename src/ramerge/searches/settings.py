@@ -52,9 +52,9 @@ class SearchSettings:
         metadata=about(
             "--objective",
             "search",
-            "The score to maximize, or with =min to minimize; default: mean (of all scores). worst: the lowest score; "
-            "worst:NAME=SCORE,...: the lowest ratio of a score NAME to the SCORE of its agent. Repeat it for a Pareto "
-            "front.",
+            "The score to maximize, or with =min to minimize; default: mean (of all scores). worst: the lowest score. "
+            "worst:NAME=SCORE,...: divide each score NAME by SCORE, its agent's own score, and take the lowest. Repeat "
+            "the option for a Pareto front.",
             "NAME[=min]",
             repeats=True,
         ),
