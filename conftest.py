@@ -43,6 +43,12 @@ _OF_THE_DEVELOPER = (
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "NLTK_", "XDG_CACHE_", "XDG_CONFIG_", "XDG_DATA_"),
     "PYTHONDONTWRITEBYTECODE",
 )
+
+if sys.version_info < (3, 11):
+    # pathlib binds these when it is imported, where tests that replace them in `os` do not reach them
+    for _name in ("rename", "rmdir", "unlink"):
+        setattr(Path._accessor, _name, lambda *arguments, _name=_name: getattr(os, _name)(*arguments))  # noqa: SLF001
+
 _home = pytest.StashKey[Path]()
 _connection = contextlib.ExitStack()
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import get_origin
 
 import pytest
 
@@ -67,6 +68,8 @@ _EXAMPLES = [
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_functions_classes_and_their_methods_are_documented(module: ModuleType) -> None:
     values = {name: getattr(module, name) for name in module.__all__}
+    # `Callable[...]` is a class to Python 3.10
+    values = {name: value for name, value in values.items() if not get_origin(value)}
     bare = [
         name
         for name, value in values.items()

@@ -32,11 +32,13 @@ dtype: float32
 # Something else in the place of a merge, which says that it is ready and waits for a line.
 _HELD = """
 import os, signal, sys
-import ramerge.api
+from types import ModuleType
+import ramerge
 def plan(*_, **__):
     {does}
     raise ramerge.RecipeError("went on")
-ramerge.api.plan = plan
+api = sys.modules["ramerge.api"] = ModuleType("ramerge.api")  # the real one imports NumPy, before streams are looked at
+api.plan = plan
 from ramerge.cli.main import main
 main()
 """

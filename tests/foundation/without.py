@@ -5,7 +5,6 @@ NAMES are separated by commas: `os.preadv` is a name, `fcntl` a module.
 
 import importlib
 import os
-import shutil
 import sys
 from contextlib import suppress
 
@@ -22,8 +21,8 @@ def take(names: list[str]) -> None:
 
 if __name__ == "__main__":
     take(sys.argv[1].split(","))
-    if not hasattr(os, "O_NONBLOCK"):  # where it is missing, shutil has not these functions either
-        shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    if not hasattr(os, "O_NONBLOCK"):  # where it is missing, no function takes the descriptor of a folder; shutil looks
+        os.supports_dir_fd.clear()
     from ramerge.cli.main import main
 
     sys.argv = ["ramerge", *sys.argv[2:]]
