@@ -193,9 +193,7 @@ def test_resized_embeddings_set_the_vocabulary(tmp_path: Path, messages: Message
         ramerge.convert(adapter, tmp_path / "out 2", base=tmp_path / "base")
     source = {"base": str(tmp_path / "base"), "agents": {"a": str(adapter)}, "method": "task_arithmetic"}
     shapes, config = ramerge.plan(source).problems
-    assert (
-        "(8 rows of vocabulary more); in a merge, allow.vocabulary: common in the recipe merges" in shapes
-    )
+    assert "(8 rows of vocabulary more); in a merge, allow.vocabulary: common in the recipe merges" in shapes
     assert f"{adapter}: config.json, with what this model changes, does not fit the base's" in config
     assert ramerge.plan({**source, "allow": {"vocabulary": "common"}}).problems == ()
 

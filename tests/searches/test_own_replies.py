@@ -259,8 +259,9 @@ def test_several_objectives_have_the_table_of_mass(prompt_files: dict[str, str])
     models += ["--prompt-count", "6", "--max-new", "12", "--no-html", "--vary", "method=ram,linear"]
     done = command("search", "--base", "base", *models, "--objective", "mean", "--objective", "tool", "found")
     assert done.returncode == 0, done.stderr
-    unit, head, *rows = done.stdout.splitlines()
-    assert unit.startswith("mass: how likely") and head.split() == ["candidate", "mass", *AGENTS, "NLL", "front"]
+    mass, nll, head, *rows = done.stdout.splitlines()
+    assert mass.startswith("mass: how likely") and nll.startswith("NLL: ")
+    assert head.split() == ["candidate", "mass", *AGENTS, "NLL", "front"]
     result = json.loads(Path("found/search.json").read_text())
     on_front = [row.split()[0] for row in rows[:2] if row.split()[-1] in ("yes", "best")]
     assert (

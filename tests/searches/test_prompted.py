@@ -121,7 +121,7 @@ def test_long_names_of_candidates_are_shortened() -> None:
     sigmas = {f"parameters.long_name_{number}": 1.0 for number in range(9)}
     core = [tried(3, method="core+", **sigmas), tried(4, method="core+", **dict.fromkeys(sigmas, 2.0))]
     lines = summary(by_mass(*ties, *core), Path("OUT"))
-    rows = lines[2:6]
+    rows = lines[3:7]
     assert [row.partition("  ")[0] for row in rows[:2]] == ["ties density=0.1", "ties density=0.2"]
     assert all("…" in row and len(row) <= 100 for row in rows[2:])
 
@@ -132,8 +132,8 @@ def test_from_the_command_line_to_a_table(prompt_files: dict[str, str]) -> None:
     space = ["--vary", "method=task_arithmetic,ram+", "--prompt-count", "4", "--max-new", "12", "--no-html"]
     done = command("search", "--base", "base", *models, *words, *space, "found")
     assert done.returncode == 0, done.stderr
-    head, *rows = done.stdout.splitlines()[1:]
-    assert head.split() == ["candidate", "mass", *AGENTS, "NLL", "mass", "to", "the", "best", "(95", "%)"]
+    head, *rows = done.stdout.splitlines()[2:]
+    assert head.split() == ["candidate", "mass", *AGENTS, "NLL", "mass", "minus", "best", "(95", "%)"]
     assert {row.split()[0] for row in rows[:2]} == {"task_arithmetic", "ram+"}
     assert "how likely the merge is to give the agents' own replies" in done.stdout
     assert all(len(row) <= 100 for row in [head, *rows[:2]])
@@ -155,7 +155,7 @@ def test_from_the_command_line_to_a_table(prompt_files: dict[str, str]) -> None:
             ["--prompts", "code=cod.jsonl", "--prompts", "tool=tool.jsonl", "--prompts", "memory=memory.jsonl"],
             "cod.jsonl: no such file; did you mean code.jsonl?",
         ),
-        (["--prompts", "code=code.jsonl"], "tool: has no prompts; give --prompts tool=FILE"),
+        (["--prompts", "code=code.jsonl"], 'tool: has no prompts; give prompts={"tool": FILE}'),
         ([], "no score: give prompts for each agent (--prompts NAME=FILE"),
         (
             ["--method", "fisher", *(f"--prompts={name}={name}.jsonl" for name in ("code", "tool", "memory"))],
@@ -308,7 +308,7 @@ def test_a_search_takes_its_usual_space_for_auto(prompt_files: dict[str, str]) -
     ("changed", "problem"),
     [
         ({"code": "nosuch.jsonl"}, "nosuch.jsonl: no such file"),
-        ({"tool": ""}, "tool: has no prompts; give --prompts tool=FILE"),
+        ({"tool": ""}, 'tool: has no prompts; give prompts={"tool": FILE}'),
         ({"tool": "bad.jsonl"}, "bad.jsonl"),
         ({"tool": "one.jsonl"}, "one.jsonl: gives one prompt"),
     ],

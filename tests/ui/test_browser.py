@@ -262,7 +262,7 @@ def test_prompts_of_each_agent_find_the_best_merge(opened: Visit, root: Path) ->
     shown = "--prompts coder=add.jsonl --prompts tool=reverse.jsonl --prompt-count 4 --max-new 12 found"
     opened.wait("pre", has_text=shown)
     opened.click("Find the best merge")
-    table = opened.wait("table.plain", seconds=300, has_text="mass to the best (95 %)")
+    table = opened.wait("table.plain", seconds=300, has_text="mass minus best (95 %)")
     assert table.locator("thead th").all_inner_texts()[:4] == ["candidate", "mass", "coder", "tool"]
     assert table.locator("tbody tr").count() >= 8
     assert table.locator("tbody tr").first.inner_text().endswith("best")

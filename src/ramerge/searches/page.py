@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ramerge.searches.results import SearchResult
 from ramerge.searches.space import spelling
-from ramerge.searches.text import findings, ranking_rows
+from ramerge.searches.text import column_definitions, findings, ranking_rows
 
 
 def render(result: SearchResult, recipe: str) -> str:
@@ -28,7 +28,10 @@ def render(result: SearchResult, recipe: str) -> str:
         version=__version__,
         result=result,
         winner=spelling(result.winner.point),
-        findings=[(text, "") for text in [*findings(result), *(f"note: {note}" for note in result.notes)]],
+        findings=[
+            (text, "")
+            for text in [*column_definitions(result), *findings(result), *(f"note: {note}" for note in result.notes)]
+        ],
         head=head,
         rows=rows,
         failures=[f"point {point.number}: {point.failure}" for point in result.points if point.state == "failed"],

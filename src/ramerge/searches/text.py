@@ -27,11 +27,10 @@ _SEARCH = Path("SEARCH")
 def summary(result: SearchResult, out: Path) -> list[str]:
     """A search as lines for the terminal: the best points, how sure they are, and paths. Its notes are warnings."""
     if _is_by_mass(result):
-        unit, *others = findings(result, out)
         return [
-            unit,
+            *column_definitions(result),
             *_mass_table(result),
-            *others,
+            *findings(result, out),
             *failures(result),
             f"best merge: {out}/best, its recipe: {out}/recipe.yaml",
         ]
@@ -86,7 +85,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool = False, short: bool = Fals
                 "given up early" if point.state == "pruned" else last,
             ]
         )
-    more = ["NLL", *(["right"] if has_replied else []), "front" if several else "mass to the best (95 %)"]
+    more = ["NLL", *(["right"] if has_replied else []), "front" if several else "mass minus best (95 %)"]
     titles = ["mass" if name == "mean" else name for name in chosen_by]
     return ["candidate", *titles, *(["lowest"] if narrow else names), *more], rows
 
@@ -154,6 +153,25 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
+def column_definitions(result: SearchResult) -> list[str]:
+    """Return a sentence on each figure in the table of a search by prompts; empty for other searches."""
+    if not _is_by_mass(result):
+        return []
+    right = ", ".join(f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items())
+    which = f"right replies ({right})" if right else "replies, right or wrong"
+    temper = float(result.score.get(TEMPER, 1.0))
+    temper_note = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
+    own = (
+        f"right: the share of right replies by the candidate itself, for the up to {MOST_CANDIDATES} candidates whose "
+        "mass is tied with the highest; the best of these has the highest mean of mass and right"
+    )
+    return [
+        f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better",
+        "NLL: negative log-likelihood per token of the same replies; lower is better",
+        *([own] if result.winner.right else []),
+    ]
+
+
 def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
     """Return sentences on the result of a search in a folder; the last says whether the best merge is good enough."""
     best = result.winner
@@ -163,20 +181,7 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         ties = f"; {others}" if result.level else ""
         if len(result.objectives) > 1:
             ties = f", the most balanced of the {quantity(len(result.front), 'candidate')} on the Pareto front"
-        right = ", ".join(
-            f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
-        )
-        which = f"right replies ({right})" if right else "replies, right or wrong"
-        temper = float(result.score.get(TEMPER, 1.0))
-        temper_note = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
-        own = (
-            f"of right replies by the candidate itself, for the up to {MOST_CANDIDATES} candidates whose mass is tied "
-            "with the highest; the best of these has the highest mean of mass and right"
-        )
-        reply_note = f"; right: the share {own}" if best.right else ""
         return [
-            f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better. NLL: "
-            f"negative log-likelihood per token{reply_note}",
             f"best: {spelling(best.point, short=True)}{ties}{_doubt_clause(result)}",
             *_untried_sentences(result),
             *comparison_sentences(result, out),
@@ -196,7 +201,7 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
     if result.level:
         lines.append(
             f"{_point_count(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
-            "difference holds 0"
+            "difference contains 0"
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
@@ -217,8 +222,8 @@ def comparison_sentences(result: SearchResult, out: Path) -> list[str]:
     lines = []
     if by_mass:
         right = result.winner.right
-        shares = [f"{name} {right[name]:.3f} and {share:.3f}" for name, share in result.agents.items()]
-        lines = [f"right replies to the held-out prompts, of the best merge and of each agent: {', '.join(shares)}"]
+        shares = [f"{name} {right[name]:.3f} / {share:.3f}" for name, share in result.agents.items()]
+        lines = [f"right replies to the held-out prompts (best merge / agent): {', '.join(shares)}"]
     figures = over.with_interval()
     names = result.objectives[0].names(result.compared_items)
     counts = [count for name, count in result.compared_items.items() if name in names]
@@ -243,7 +248,7 @@ def comparison_sentences(result: SearchResult, out: Path) -> list[str]:
         verdict = f"better than its agents{on}: {figures}. Evaluate the merge on your own tasks and ship it"
     elif (loss := max(-sign * over.low, -sign * over.high)) > 0:
         verdict = (
-            f"undecided: {difference}{on}. If a loss of {loss:.3f} is small enough, evaluate the merge on your own "
+            f"undecided: {difference}{on}. If {loss:.3f} lower is good enough, evaluate the merge on your own "
             f"tasks and ship it; more {more} narrow the interval"
         )
     else:

@@ -18,7 +18,7 @@ from ramerge.core.recipe.read import recipe_document
 from ramerge.sdk.recipes import check, models_only, words_of
 from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
-from ramerge.searches.text import failures, findings, ranking_rows
+from ramerge.searches.text import column_definitions, failures, findings, ranking_rows
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, show_stop_while_running, text_place
 from ramerge.ui.draft import EMPTY, agents_in, read_draft
@@ -144,7 +144,8 @@ def search_view(result: SearchResult, folder: str) -> str:
     """Return a search as HTML: sentences, where the best merge is, points, and figures."""
     head, rows = ranking_rows(result)
     charts = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
-    sentences = [*findings(result, Path(folder)), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
+    place = f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"
+    sentences = [*column_definitions(result), *findings(result, Path(folder)), place]
     sentence_list = views.listing(map(views.in_page_words, sentences))
     failure_list = views.listing(map(views.in_page_words, failures(result)), "warnings")
     return views.block(sentence_list, failure_list, views.table("Points", head, rows), views.figures(charts))
