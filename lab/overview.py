@@ -74,7 +74,8 @@ the column head. Differences below 2 are noise.
 Mass was developed on {len(all_kinds)} of these sets, so the results on them are optimistic. On the {len(new)} others,
 `ramerge search` was behind by up to {_worst(new, Kind.choice)}
 ([predictions and results](../lab/experiments/046-mass.md)). If it had chosen by the mean negative log-likelihood per
-token of the same replies, it would have been behind by up to {_worst(new, Kind.chosen_by_nll)}.
+token of the same replies, it would have been behind by up to {_worst(new, Kind.chosen_by_nll)}. On the first
+{len(all_kinds)} sets, that choice is worse ([both](guides/prompts.md#how-good-is-the-choice)).
 
 ## What fails
 
