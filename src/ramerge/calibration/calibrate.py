@@ -245,7 +245,7 @@ class _AgentCalibration:
         if folder.exists() and not self.options.overwrite:
             raise OtherCalibrationError(
                 f"{folder}: was calibrated with another model, other prompts or other settings; choose another folder, "
-                f"or pass --overwrite",
+                "or pass --overwrite",
                 name,
             )
         start = time.monotonic()
