@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
@@ -264,6 +265,16 @@ def test_python_gets_the_same_errors(messages: Messages) -> None:
     with messages.raises(RecipeError):
         Recipe(method="ram", base="b", agents={"a": Path("x")}, agnets={})
     assert Recipe(method="ram", base=Path("b"), agents={"a": Path("x")}).agents["a"].model == "x"
+
+
+def test_numbers_of_numpy_are_plain() -> None:
+    mapping = {"base": "b", "agents": {"a": "x"}, "parameters": {"r": np.float32(0.5)}, "rounding_seed": np.int64(3)}
+    for recipe in (
+        ramerge.read_recipe(mapping),
+        Recipe(**mapping),
+        Recipe(base="b", agents={"a": "x"}).with_(**mapping),
+    ):
+        assert recipe.rounding_seed == 3 and '"r":0.5' in recipe.model_dump_json()
 
 
 def test_settings_override_any_key(tmp_path: Path, messages: Messages) -> None:

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ramerge import RecipeError
 from ramerge.core.foundation.dtypes import full_dtype
-from ramerge.core.recipe.document import Key
+from ramerge.core.recipe.document import Key, plain_value
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import Document, read_document
 from ramerge.sdk.text import quoted, unknown
@@ -34,14 +31,14 @@ _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
     """Make a grid from `--vary KEY=V,V,...`."""
-    document = Document({str(key): _plain_value(list(values)) for key, values in vary.items()})
+    document = Document({str(key): plain_value(list(values)) for key, values in vary.items()})
     document.flags = {(str(key),): f"--vary {key}" for key in vary}
     return _Reader(recipe, document, "--vary").space()
 
 
 def mapped_space(recipe: Document, values: Mapping[str, object]) -> Space:
     """Read a space from a mapping with the keys of a YAML file."""
-    return _Reader(recipe, Document(_plain_value(values)), "space").space()
+    return _Reader(recipe, Document(plain_value(values)), "space").space()
 
 
 def file_space(recipe: Document, path: Path) -> Space:
@@ -192,14 +189,6 @@ class _Reader:
 
 def _methods_with_parameter(key: str) -> list[str]:
     return [method for method in METHODS if has_parameter(method, key)]
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain_value(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_value(inner) for inner in value]
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _parse_choices(inner: object) -> Choices:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
@@ -168,7 +169,7 @@ class Document:
             if not isinstance(inner, dict):
                 raise RecipeError(f"{flag}: {'.'.join(key[: depth + 1])} is not a mapping")
             mapping = inner
-        mapping[key[-1]] = value
+        mapping[key[-1]] = plain_value(value)
         self.flags[key] = flag
 
     def with_values(self, values: Mapping[str, object] | Mapping[Key, object], flag: str = "") -> Document:
@@ -210,6 +211,20 @@ class Document:
 _MAPPINGS = ("agents", "prompts", "parameters", "allow")
 # Keys whose values are lists, and what users call an entry. Entries are counted from 1, as in the notes of a plan.
 _LIST_ENTRIES = {"rules": "rule", "rename": "rename"}
+
+
+def plain_value(value: Any) -> Any:
+    """Convert NumPy's numbers and lists of them, also inside of mappings, to values that a recipe in YAML could have.
+
+    >>> plain_value({"parameters": {"r": np.float64(0.5), "weights": (1, np.int64(2))}})
+    {'parameters': {'r': 0.5, 'weights': [1, 2]}}
+    """
+    if isinstance(value, Mapping):
+        return {key: plain_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(inner) for inner in value]
+    is_list = isinstance(value, np.ndarray) and value.ndim <= 1  # others are tensors, which a recipe cannot have
+    return value.tolist() if is_list or isinstance(value, np.generic) else value
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:

@@ -25,7 +25,7 @@ from ramerge.core.foundation.settings import parse_size
 from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS, unknown_method
-from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, to_yaml
+from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, plain_value, to_yaml
 from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
 from ramerge.core.recipe.other_method import change_method
@@ -336,7 +336,7 @@ class Recipe(_StrictModel):
 
     def __init__(self, /, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**plain_value(values))
         except ValidationError as error:
             raise RecipeError(describe(error, Document(values), Recipe)) from error
 

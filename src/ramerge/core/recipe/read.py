@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import quoted
-from ramerge.core.recipe.document import Document, read_document
+from ramerge.core.recipe.document import Document, plain_value, read_document
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.registry import Registry
 
@@ -82,7 +82,7 @@ def recipe_document(source: AnyRecipe, look: Look = blind) -> Document:
         case str() | Path():
             document = read_document(source)
         case Mapping():
-            document = Document(dict(source))
+            document = Document(plain_value(source))
         case _:
             raise RecipeError(f"recipe: must be a Recipe, a mapping or the path of a file, not {quoted(source)}")
     dialect = dialect_of(document.as_dict())
