@@ -194,8 +194,8 @@ def test_its_commands_follow_links_where_it_may(tmp_path: Path) -> None:
 def test_auto_needs_prompts(tmp_path: Path, messages: Messages) -> None:
     agents = {task: str(AGENTS / task) for task in ("coder", "tool")}
     inputs = {"base": str(AGENTS / "base"), "agents": agents, "method": "auto"}
-    flags = "--prompts coder=FILE --prompts tool=FILE"
-    line = f"method: auto chooses with prompts of each agent's task: add {flags}, or name a method"
+    keyword = 'prompts={"coder": FILE, "tool": FILE}'
+    line = f"method: auto chooses with prompts of each agent's task: add {keyword}, or name a method"
     for run in (
         lambda: ramerge.merge(inputs, tmp_path / "out"),
         lambda: ramerge.plan(inputs),

@@ -361,14 +361,15 @@ def test_agents_that_untie_the_base_are_named(tmp_path: Path) -> None:
     source = recipe(tmp_path, ["a", "unties"], "task_arithmetic")
     for kind in ("adapter", "delta"):
         problems = ramerge.plan(source, kind=kind).problems
-        reason = f"--as-{kind}: unties changed the tied embeddings of {tmp_path / 'base'} in different ways"
+        where = f'kind="{kind}": unties changed the tied embeddings of '
+        reason = where + f"{tmp_path / 'base'} in different ways"
         assert any(text.startswith(reason) for text in problems), problems
 
 
 PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "rank and energy": ({}, {"rank": 1, "energy": 0.5}, "give only one"),
-    "rank 0": ({}, {"rank": 0}, "--rank: must be at least 1, not 0"),
-    "energy": ({}, {"energy": 1.5}, "--energy: must be more than 0 and at most 1, such as 0.99, not 1.5"),
+    "rank 0": ({}, {"rank": 0}, "rank: must be at least 1, not 0"),
+    "energy": ({}, {"energy": 1.5}, "energy: must be more than 0 and at most 1, such as 0.99, not 1.5"),
     "dtype": ({"dtype": "bfloat16"}, {}, "an adapter is float32"),
     "dtype of a rule": ({"rules": [{"match": "*0*", "dtype": "float16"}]}, {}, ": an adapter is float32"),
     "wide rule": ({"rules": [{"take": "code"}, {"match": "*0*", "dtype": "float64"}]}, {}, ": an adapter is float32"),

@@ -128,7 +128,7 @@ def test_a_loop_that_fails_ends_it(tmp_path: Path, messages: Messages) -> None:
 @pytest.mark.parametrize(
     ("vary", "words"),
     [
-        ({"parameters.r": [0, -1], "parameters.alpha": [-2]}, ["r=-1", "alpha=-2"]),
+        ({"parameters.r": [0, -1], "parameters.alpha": [-2]}, ['"parameters.r": -1', '"parameters.alpha": -2']),
         ({"dtype": ["float32"]}, ["only parameters"]),
         ({"parameters.r": []}, ["needs values"]),
         ({"parameters.r": [1, 1]}, ["twice"]),

@@ -271,4 +271,4 @@ def _literal(value: str) -> str:
     """Return a flag's value as Python writes it; placeholders such as FILE stay."""
     if "=" in value:
         return "{{{}: {}}}".format(*map(_literal, value.split("=", 1)))
-    return value if value.isupper() or value.replace(".", "").isdigit() else f'"{value}"'
+    return value if value.isupper() or value.removeprefix("-").replace(".", "").isdigit() else f'"{value}"'
