@@ -366,6 +366,8 @@ def test_results_show_one_line_and_a_table(models: Path) -> None:
         assert "<script" not in table and "\x1b" not in table and len(table) < 20_000
     assert "finding=" in repr(shown["Analysis"]) and "ram+" in repr(shown["Plan"])
     assert shown["Record"]._repr_html_().count("<tr>") == 4  # a head and three agents
+    table = ramerge.analyze("recipe.yaml")._repr_html_()
+    assert all(f"<th>{head}</th>" in table for head in ("rho", "lambda (ram+)", "retained by ram+"))
 
 
 def test_figures_of_agents_are_typed(models: Path) -> None:

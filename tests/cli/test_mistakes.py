@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"merge {MODELS} --output OUT", "no such option: --output; the output folder is the last word"),
         ("merge base --agent code=coder OUT", "base: is a folder, not a recipe; give models with --base and --agent"),
         (f"merge {MODELS} base", "error: base: is one of the inputs; choose another folder"),
-        ("merge --base base --agent code=base OUT", "is the base itself, so it has no task vector; give an agent"),
+        ("merge --base base --agent code=base OUT", "is the base itself, so it has no task vector; leave it out, or"),
         (f"merge {MODELS} --method ties-merging OUT", "unknown method 'ties-merging'; did you mean 'ties'?"),
         (f"merge {MODELS} --method TSV-Merge OUT", "unknown method 'TSV-Merge'; did you mean 'tsvm'?"),
         (f"merge {MODELS} --method 'Model-Breadcrumbs' OUT", "did you mean 'breadcrumbs'?"),

@@ -67,6 +67,11 @@ def test_an_attribute_that_methods_do_not_have(messages: Messages) -> None:
         merge_method("wrong", source="a test", symetric=False)(total)
 
 
+def test_an_unknown_method_is_named(messages: Messages) -> None:
+    with messages.raises(KeyError):
+        METHODS["tie"]
+
+
 @pytest.mark.parametrize(
     "name", ["task_arithmetic", "linear", "fisher", "passthrough", "dare", "ties", "dare_ties", "breadcrumbs"]
 )

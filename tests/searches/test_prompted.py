@@ -115,6 +115,12 @@ def test_an_agent_without_a_right_reply_is_named() -> None:
     assert "tool did not count" in best and "unreliable" not in best
 
 
+def test_a_table_in_a_notebook_shows_what_candidates_replied() -> None:
+    point = replace(tried(0, method="ram+"), right={"code": 0.5, "tool": 1.0})
+    table = by_mass(point)._repr_html_()
+    assert "<th>right</th>" in table and "<td>0.75</td>" in table
+
+
 def test_long_names_of_candidates_are_shortened() -> None:
     weights = {f"parameters.weights.{agent}": 1.0 for agent in ("code", "tool", "memory")}
     ties = [tried(number, method="ties", **weights, **{"parameters.density": number / 10}) for number in (1, 2)]

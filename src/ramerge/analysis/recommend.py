@@ -37,7 +37,7 @@ _METHODS = {
     ),
     COPIES: ("ram+", "RAM+ averages what near-copies have both moved, which a sum would count twice"),
     DENSE: ("core+", "RAM+ would average nearly all elements, and core+ gives each agent's update a weight of its own"),
-    SPARSE: ("ram+", "RAM+ leaves what only one agent moved as it is, and averages what several moved"),
+    SPARSE: ("ram+", "RAM+ keeps what only one agent moved, a little enlarged, and averages what several moved"),
 }
 """The method for each kind of agents, and why."""
 _CHOICE = (

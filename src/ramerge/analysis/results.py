@@ -97,7 +97,9 @@ class Analysis(Displayed):
         return {**findings, "base": self.base, "elements": self.model.elements, "warnings": len(self.warnings)}
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
-        return self.model._rows()  # noqa: SLF001  # its own room
+        merge, method = "retained by merge", f"retained by {self.method}"
+        rows = self.model._rows()  # noqa: SLF001  # its own room
+        return [{method if name == merge else name: figure for name, figure in row.items()} for row in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the analysis as plain values, as in `--json`. Infinity and NaN become None."""

@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from ramerge.core.foundation.errors import PluginError, PluginWarning
+from ramerge.core.foundation.text import unknown
 
 INTERFACE = 1
 """The version of the plug-in interface; it changes when methods and formats of plug-ins must be adapted."""
@@ -84,8 +85,11 @@ class Registry(Mapping[str, T], Generic[T]):
         return rows
 
     def _load_entry(self, name: str) -> T:
+        kind = self._group.rpartition(".")[2].rstrip("s")
+        if name not in self._rows:
+            raise KeyError(unknown(kind, str(name), list(self)))
         row, *others = self._rows[name]
-        what = f"{self._group.rpartition('.')[2].rstrip('s')} {name!r}"
+        what = f"{kind} {name!r}"
         if others:
             owners = " and ".join(_versioned_name(each) for each in (row, *others))
             raise PluginError(f"{what}: is defined by {owners}; uninstall one of them (pip uninstall)")
@@ -95,9 +99,9 @@ class Registry(Mapping[str, T], Generic[T]):
             text = f"{type(error).__name__}: {error}"
             raise PluginError(f"{what} of {_versioned_name(row)}: cannot be imported: {text}") from error
         if not isinstance(row_object, self._kind):
-            kind = f"{self._kind.__module__}.{self._kind.__qualname__}"
+            expected = f"{self._kind.__module__}.{self._kind.__qualname__}"
             raise PluginError(
-                f"{what} of {_versioned_name(row)}: {row.value} is a {type(row_object).__name__}, not a {kind}"
+                f"{what} of {_versioned_name(row)}: {row.value} is a {type(row_object).__name__}, not a {expected}"
             )
         if self._versioned and not row.value.startswith(_OWN):
             self._check_interface(what, row, getattr(row_object, "interface", None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 from ramerge import __version__
@@ -161,6 +162,8 @@ def _figures_of(point: TriedPoint, objectives: Sequence[str] = (), *, is_tied: b
     values: dict[str, object] = {name: each.value for name, each in zip(names, point.objectives, strict=False)}
     if point.behind is not None:
         values |= {f"{name} to the best": each.with_interval() for name, each in zip(names, point.behind, strict=False)}
+    if point.right:
+        values["right"] = fmean(point.right.values())
     if is_tied:
         values["tied"] = "with the best"
     failure = {"failure": point.failure} if point.failure else {}

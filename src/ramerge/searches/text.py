@@ -160,7 +160,7 @@ def column_definitions(result: SearchResult) -> list[str]:
     right = ", ".join(f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items())
     which = f"right replies ({right})" if right else "replies, right or wrong"
     temper = float(result.score.get(TEMPER, 1.0))
-    temper_note = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
+    temper_note = f" (tempered by {temper:.3g}, so that long or unlikely replies count, too)" if temper > 1 else ""
     own = (
         f"right: the share of right replies by the candidate itself, for the up to {MOST_CANDIDATES} candidates whose "
         "mass is tied with the highest; the best of these has the highest mean of mass and right"

@@ -228,8 +228,9 @@ def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs,
             text = f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart"
             findings.append(note(f"{text}: the output has both, and its config.json says tie_word_embeddings: false"))
     if needs_base:
+        advice = "leave it out, or give the model that all agents were trained from as the base"
         findings += [
-            problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
+            problem(f"{model.location} is the base itself, so it has no task vector; {advice}", name)
             for name, model in inputs.agents.items()
             if model.folders and _resolved_folders(model) == _resolved_folders(inputs.base)
         ]
