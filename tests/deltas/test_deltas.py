@@ -200,7 +200,7 @@ def test_the_commands(tmp_path: Path, messages: Messages) -> None:
     assert "ramerge apply --base BASE" in (tmp_path / "d/README.md").read_text()
     said = command("apply", "--base", tmp_path / "base", tmp_path / "d", tmp_path / "back")
     assert said.returncode == 0 and "3 of 4 tensors changed, " in said.stdout
-    assert f"made from {made['delta_bytes']:,} bytes for a model of {made['agent_bytes']:,}: " in said.stdout
+    assert f": a model of {made['agent_bytes']:,} bytes, from deltas of {made['delta_bytes']:,}, in " in said.stdout
     assert "comparing" not in said.stderr
     assert files(tmp_path / "back") == files(tmp_path / "a")
     refused = command("apply", "--base", tmp_path / "base", tmp_path / "a", tmp_path / "other")

@@ -117,7 +117,7 @@ def test_large_rounding_loss_is_warned_of(lossy: Path, tmp_path: Path, messages:
     record = ramerge.merge(lossy, tmp_path / "out")
     (warning,) = record.warnings
     share = next(iter(record.agents.values())).erased_share
-    assert share > 0.1 and f"{share:.0%} of the parameters that code changes" in warning
+    assert share > 0.1 and f"{share:.0%} of the changes of code" in warning
     messages.check(warning)
     said = command("merge", str(lossy), str(tmp_path / "quiet"), "--quiet")
     assert said.returncode == 0 and warning in said.stderr and not said.stdout

@@ -38,7 +38,7 @@ def test_non_finite_weights_are_located_and_counted(method: str, tmp_path: Path)
         ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out")
     first, second = raised.value.problems
     assert "tool: tensor 'model.layers.1.weight' holds 2 NaN or Inf" in first
-    assert "use another checkpoint of that training; allow.non_finite: true computes with them" in first
+    assert "use another checkpoint of that training; allow.non_finite: true in the recipe computes with them" in first
     assert "memory: tensor 'model.layers.2.weight' holds 1 NaN or Inf" in second
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["base", *names])
     ramerge.merge(recipe(tmp_path, names, method, allow={"non_finite": True}), tmp_path / "out")

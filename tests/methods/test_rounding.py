@@ -203,7 +203,7 @@ def test_tiny_updates_are_kept_on_average(tmp_path: Path) -> None:
     source = recipe(tmp_path, names, "task_arithmetic")
     nearest, tossed = (ramerge.merge({**source, "rounding": how}, tmp_path / how) for how in ("nearest", "stochastic"))
     (warning,) = [warning for warning in nearest.warnings if "erases much" in warning]
-    assert "of the parameters that code changes" in warning and "`--rounding stochastic`" in warning
+    assert "of the changes of code" in warning and "`--rounding stochastic`" in warning
     assert not any("changes the factor" in note for note in nearest.notes)  # the warning has said it
     assert not tossed.warnings
     base, exact = read_checkpoint(tmp_path / "base"), 0.0
@@ -242,7 +242,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
     said = command("analyze", str(tmp_path / "out/ramerge.yaml"))
     assert "1.000 of 1.20" in said.stdout
     assert "  erased: share of the agent's changes in a ram+ merge that rounding to bfloat16 undoes\n" in said.stdout
-    assert "  effective: factor of the agent's update in the output, of the factor before rounding" in said.stdout
+    assert "  effective: factor on the agent's update after rounding, of that before it; " in said.stdout
     said = command("analyze", str(tmp_path / "out/ramerge.yaml"), "--rounding", "stochastic")
     assert "rounding to bfloat16 undoes; others grew instead, so the mean is kept\n" in said.stdout
     cards = [(tmp_path / name / "README.md").read_text() for name in ("out", "tossed")]

@@ -406,6 +406,8 @@ def test_a_score_that_cannot_be_loaded_leaves_nothing(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     Path("scores.py").write_text("import nothing_of_this_name\n")
     recipe = {"base": str(AGENTS / "base"), "agents": {"code": str(AGENTS / "coder"), "tool": str(AGENTS / "tool")}}
+    with pytest.raises(ramerge.EvaluationError, match=r'names no function; give .* by prompts=\{NAME: "code.jsonl"\}'):
+        ramerge.search(recipe, "found", "code.jsonl")
     with pytest.raises(ramerge.EvaluationError, match="nothing_of_this_name"):
         ramerge.search(recipe, "found", "scores.py:score", vary={"parameters.r": [0, 0.1]})
     assert not Path("found").exists()

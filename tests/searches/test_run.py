@@ -451,6 +451,7 @@ def test_words_that_make_no_sense(written: Path) -> None:
         (["--score", "scores.py:score", "--space", "x.yaml"], "one of them"),
         (["--score", "scores.py:score", "--objective", "=min"], "--objective =min: must be NAME"),
         (["--score", "math"], "tasks and prompts need a server: --serve transformers|vllm|sglang"),
+        (["--score", "p.jsonl"], "without a server, give --prompts NAME=FILE instead"),
         (["--score", "p.jsonl", "--serve", "vllm"], "needs --reward file.py:compute_score"),
         (["--score", "scores.py:score", "--serve", "vllm"], "--score names a function"),
     ]:

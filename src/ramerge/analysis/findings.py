@@ -185,7 +185,7 @@ def _sparsity_finding(figures: _FindingFigures) -> Finding:
     sparse_names = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
         f" {enumerated(sparse_names)} changed under 5 % of all values. If the trainer has kept weights in float32, "
-        "merge those: updates below half a step of the stored dtype may have been lost on saving."
+        "merge those: saving in another dtype may have lost small updates."
         if sparse_names
         else ""
     )

@@ -104,7 +104,10 @@ class Recommendation(Displayed):
             for name, density in self.densities.items()
         )
         rows = {
-            "agents": f"{self.situation}: {', '.join(agents)}; greatest cosine {decimals(self.cosine, 2)}",
+            "agents": (
+                f"{self.situation}: {', '.join(agents)}; greatest cosine between two updates: "
+                f"{decimals(self.cosine, 2)}"
+            ),
             "try first": self.merge,
             "why": "; ".join(self.why),
             "rounding": self.rounding_loss,

@@ -32,7 +32,7 @@ from ramerge.sdk.text import Displayed, enumerated, quantity
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel
 
-MORE_PROMPTS = "give more prompts of each task, of which up to --prompt-count are drawn and half are scored"
+MORE_PROMPTS = "give more prompts of each task (up to --prompt-count of them are drawn, and half of these are scored)"
 UNREWARDED = (
     "no rewards are given, so all replies count, right or wrong; with rewards only right ones do, which chooses "
     "better: give rollouts with rewards, or a reward function (ramerge search --reward FILE.py:FUNCTION)"

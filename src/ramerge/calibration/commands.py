@@ -86,7 +86,7 @@ def calibrate(
             [
                 name,
                 f"{one.prompts:,}",
-                "asked for" if one.generated else "given",
+                "generated" if one.generated else "given",
                 f"{one.rewarded:,}",
                 f"{one.tokens:,}",
                 f"{one.rows:,}",

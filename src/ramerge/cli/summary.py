@@ -43,7 +43,7 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
         rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
         lines.append(f"speed: {decimal(rate)}/s in and out")
     if explain and record.counts != "read":
-        lines.append("counts: from an earlier read of the same files (--no-cache counts again)")
+        lines.append("counts: cached by an earlier run on the same files (--no-cache counts again)")
     if explain or {*record.input_dtypes.values()} != {record.dtype}:
         lines.append(f"dtypes: {dtypes_of(record.input_dtypes, record.dtype)}")
     return [*lines, *(f"note: {note}" for note in record.notes)]

@@ -67,7 +67,8 @@ def delta(
     with shown(quiet=quiet or as_json) as listen:
         record = run(base, agent, out, compression=compression, options=options, on_progress=listen)
     warn(record.warnings)
-    _print_record(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
+    what = f"{out}: a delta of {record.delta_bytes:,} bytes for a model of {record.agent_bytes:,}"
+    _print_record(record, what, quiet=quiet, as_json=as_json)
 
 
 @command(short_help="Restore a model from deltas.")
@@ -100,7 +101,8 @@ def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_j
 
     with shown(quiet=quiet or as_json) as listen:
         record = run(base, deltas, out, options=options, on_progress=listen)
-    _print_record(record, f"{out}: made from", quiet=quiet, as_json=as_json)
+    what = f"{out}: a model of {record.agent_bytes:,} bytes, from deltas of {record.delta_bytes:,}"
+    _print_record(record, what, quiet=quiet, as_json=as_json)
 
 
 def _print_record(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None:
@@ -112,6 +114,6 @@ def _print_record(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool)
         say(
             [
                 description(record.tensors, record.changed, record.whole, record.moved),
-                f"{what} {record.delta_bytes:,} bytes for a model of {record.agent_bytes:,}: {record.seconds:.1f} s",
+                f"{what}, in {record.seconds:.1f} s",
             ]
         )

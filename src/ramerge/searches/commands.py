@@ -27,14 +27,13 @@ from ramerge.sdk.commands import (
     warn,
 )
 from ramerge.sdk.progress import StoppedError
-from ramerge.searches.settings import SearchSettings
+from ramerge.searches.settings import PROMPT_FILES, SearchSettings
 
 if TYPE_CHECKING:
     from ramerge import Options, Progress
     from ramerge.scoring.scores import CustomScore
     from ramerge.searches.run import SearchProgress
 
-_PROMPTS = (".jsonl", ".json", ".parquet")
 
 SERVING = options(
     option(
@@ -187,13 +186,14 @@ def score_of(options: dict[str, Any]) -> str | CustomScore:
     if spec.endswith(".py"):
         raise EvaluationError(f"--score {spec}: names no function of the file; write {spec}:FUNCTION")
     if server is None:
+        without = "; without a server, give --prompts NAME=FILE instead" if "prompts" in options else ""  # not of soup
         raise EvaluationError(
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "
-            f"--serve {'|'.join(SERVERS)}"
+            f"--serve {'|'.join(SERVERS)}{without}"
         )
     texts = named("--task-set", options["task_settings"], "NAME=VALUE")
     settings, tasks = {name: parse_scalar(text) for name, text in texts.items()}, spec.split(",")
-    if spec.endswith(_PROMPTS):
+    if spec.endswith(PROMPT_FILES):
         if not options["reward"]:
             raise EvaluationError(f"--score {spec}: needs --reward file.py:compute_score")
         tasks = ["ramerge/rewards"]

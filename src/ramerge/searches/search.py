@@ -28,7 +28,7 @@ from ramerge.searches.points import unused
 from ramerge.searches.prompted import AgentPrompts, branches_after_sum, prompt_measures, usual_space
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Branches, Listener, MakeScorer, PlannedPoints, SearchProgress, strategy_of
-from ramerge.searches.settings import SearchSettings, check_arguments
+from ramerge.searches.settings import PROMPT_FILES, SearchSettings, check_arguments
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
 from ramerge.searches.strategies import STRATEGIES
@@ -94,6 +94,8 @@ def search(
         raise EvaluationError(
             "no score: give prompts for each agent (--prompts NAME=FILE, without labels), or a score function (--score)"
         )
+    if isinstance(score, str) and score.endswith(PROMPT_FILES):
+        raise EvaluationError(f"--score {score}: names no function; give a file of prompts by --prompts NAME={score}")
     listen, place = on_progress or (lambda _: None), Path(out)
     space_file = [] if space is None or isinstance(space, Mapping) else [Path(space)]
     claim_folder(place, [*reads_of(document), *space_file])

@@ -15,6 +15,7 @@ from ramerge.searches.strategies import STRATEGIES
 
 SAMPLERS = tuple(STRATEGIES)
 """The names of all strategies."""
+PROMPT_FILES = (".jsonl", ".json", ".parquet")
 _A_BOOL = "True or False"
 
 

@@ -162,8 +162,8 @@ def column_definitions(result: SearchResult) -> list[str]:
     temper = float(result.score.get(TEMPER, 1.0))
     temper_note = f" (tempered by {temper:.3g}, so that long or unlikely replies count, too)" if temper > 1 else ""
     own = (
-        f"right: the share of right replies by the candidate itself, for the up to {MOST_CANDIDATES} candidates whose "
-        "mass is tied with the highest; the best of these has the highest mean of mass and right"
+        f"right: share of the candidate's own replies that are right, for at most {MOST_CANDIDATES} candidates tied "
+        "with the highest mass; the best has the highest mean of mass and right"
     )
     return [
         f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better",

@@ -43,7 +43,7 @@ def erased_means(merge: str, dtype: str, *, stochastic: bool) -> str:
 
 def effective_means() -> str:
     """Return the explanation of the column `effective`."""
-    return "factor of the agent's update in the output, of the factor before rounding, where only it moved (a sample)"
+    return "factor on the agent's update after rounding, of that before it; a sample of parameters that only it moved"
 
 
 def meanings(columns: Sequence[Column], record: Record) -> list[str]:

@@ -221,7 +221,7 @@ class Refusals:
             what, why = _BAD_IMPORTANCES, "they must be squared gradients or similar"
             if not source.is_importance:
                 codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if source.tensor.encoding else ""
-                allowing = "allow.non_finite: true computes with them"
+                allowing = "--set allow.non_finite=true computes with them"
                 if tensor.together:
                     which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
                     allowing = (

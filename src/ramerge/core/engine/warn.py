@@ -59,7 +59,7 @@ def refuse_wrong_models(plan: MergePlan, warnings: Iterable[str]) -> None:
     """Raise if the base looks like an agent, or agents have another base, unless the recipe allows it."""
     wrong = [text for text in warnings if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
     if wrong:
-        raise WeightsError([f"{text} (allow.{text.allow}: true merges them as they are)" for text in wrong])
+        raise WeightsError([f"{text} (--set allow.{text.allow}=true merges them as they are)" for text in wrong])
 
 
 def spoiled(non_finite: Mapping[str, NonFinite]) -> list[str]:
@@ -173,7 +173,7 @@ def _erasure_warnings(plan: MergePlan, rounding: Counts) -> list[str]:
     """
     result: list[str] = []
     shares = {name: effect["erased_share"] for name, effect in zip(plan.inputs.agents, effects(rounding), strict=True)}
-    much = [f"{share:.0%} of the parameters that {name} changes" for name, share in shares.items() if share > _MUCH]
+    much = [f"{share:.0%} of the changes of {name}" for name, share in shares.items() if share > _MUCH]
     keep = f"`--dtype {plan.exact_dtype}` keeps it"
     dtype = _dtype_names(plan)
     on_average = (

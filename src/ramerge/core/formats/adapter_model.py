@@ -397,7 +397,8 @@ class AdaptedModel:
             return  # the same change as for the input embeddings, which PEFT's merge_and_unload would apply twice
         self._note_change("changes", name or f"{pair.plain}.weight", pair.module)
         if name is None:
-            raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
+            missing = quoted(f"{pair.plain}.weight")
+            raise ValueError(f"the base has no tensor {missing}; give the base that the adapter was trained on")
         tensor = self.tensors[name]
         out, width = pair.b.shape[0], pair.a.shape[1]
         fits = [

@@ -61,7 +61,7 @@ def explain(plan: MergePlan) -> list[str]:
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
             ("read", f"{_format_bytes(values['bytes_read'])} in {quantity(values['passes'], 'pass', 'passes')}"),
             ("write", plan.output.kind.written(plan, _format_bytes(values["bytes_written"]))),
-            *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
+            *([("counts", "cached by an earlier run on the same files")] if values["counts"] != "read" else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
             (
                 "peak memory",

@@ -78,7 +78,8 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
     counterparts = {**agent.tensors, **ties_of_absent, **{tensor.name: tensor for tensor in missing}}
     like_base, differences = _compare_shapes(name, base, agent, counterparts, allow)
     sources = {key: like_base.get(key, counterparts[key]) for key in base.tensors}
-    return AgentTensors(sources, ties), [*findings, *differences, *_check_usage(name, agent, sources)]
+    usage = [] if any(one.kind == "problem" for one in differences) else _check_usage(name, agent, sources)
+    return AgentTensors(sources, ties), [*findings, *differences, *usage]
 
 
 def _tied_tensors(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Tensor]:

@@ -180,8 +180,11 @@ def _token_clash_findings(
         if recipe.allow.different_tokens:
             yield note(f"{label_of(name)}: {text} (allow.different_tokens)")
         else:
-            advice = "allow.different_tokens: true merges these rows anyway, which mixes tokens"
-            yield problem(f"{models[name].directory}: {text} ({advice})", name)
+            advice = (
+                "if its tokenizer files are not those of its training, replace them; if they are, "
+                "--set allow.different_tokens=true merges these rows anyway, which mixes tokens"
+            )
+            yield problem(f"{models[name].directory}: {text}; {advice}", name)
 
 
 def _warn_of_lost_tokens(

@@ -105,4 +105,6 @@ def _unknown_key(key: str, known_keys: Sequence[str], document: Document) -> str
         return f"unknown key {quoted(key)}; it is a parameter of {', '.join(others)}, and {name} has {', '.join(own)}"
     if near is None and (parameter := nearest(key, own)):
         return f"unknown key {quoted(key)}; did you mean {f'parameters.{parameter}'!r}?"
+    if near is None and "parameters" in known_keys:
+        known_keys = [*(each for each in known_keys if each != "parameters"), *(f"parameters.{each}" for each in own)]
     return unknown("key", key, known_keys)
