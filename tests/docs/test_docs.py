@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.metadata import metadata
 from importlib.util import find_spec
@@ -338,7 +338,7 @@ def default_of(field: Any) -> str:
 def test_every_key_of_a_file_is_described(model: Any) -> None:
     text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
     described = {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
-    assert {*model.__dataclass_fields__} <= described
+    assert {each.name for each in fields(model)} <= described
 
 
 @pytest.mark.usefixtures("models")
