@@ -42,6 +42,7 @@ from ramerge.core.engine.record import AgentStatistics, Record
 from ramerge.core.foundation import extras
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import read_document
+from ramerge.core.recipe.read import DIALECTS
 from ramerge.demo import run as demo
 from ramerge.searches.results import SearchResult, TriedPoint
 from ramerge.searches.spacefile import file_space
@@ -89,21 +90,7 @@ THEIRS = {
     "--log-dir": "Inspect",
     "--help": "every command",
     "--version": "ramerge by itself",
-    **dict.fromkeys(
-        (
-            *(
-                "--cuda",
-                "--lazy-unpickle",
-                "--low-cpu-memory",
-                "--allow-crimes",
-                "--copy-tokenizer",
-                "--out-shard-size",
-            ),
-            *("--lora-merge-cache", "--trust-remote-code", "--random-seed", "--num-threads", "--clone-tensors"),
-            *("--async-write", "--write-threads"),
-        ),
-        "mergekit",
-    ),
+    **DIALECTS["mergekit"].flags,
 }
 
 
