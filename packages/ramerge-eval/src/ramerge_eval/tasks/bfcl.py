@@ -52,7 +52,7 @@ class Bfcl(NamedTuple):
 
 
 # its own requirements pin what nothing here needs
-_INSTALL = "pip install . ./packages/ramerge-eval && pip install --no-deps bfcl-eval"
+_INSTALL = "pip install --no-deps bfcl-eval (the packages of tree-sitter come with ramerge-eval)"
 
 
 @cache
