@@ -125,7 +125,7 @@ def test_without_rewards_a_warning_says_what_it_cannot_see(place: Path) -> None:
         words = ["eval", "logs", "--task", "ramerge/agreement", "--data", f"calibration={folder}"]
         done = CliRunner().invoke(cli, [*words, "--endpoint", server.url, "--served-name", "m"])
     assert done.exit_code == 0, done.output
-    assert "no rewards are known, so all replies count, right or wrong" in done.stderr
+    assert "no rewards are given, so all replies count, right or wrong" in done.stderr
     assert "Agreement is no skill" in done.stdout
     assert "36.79" in done.stdout
 

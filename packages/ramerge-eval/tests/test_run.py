@@ -358,7 +358,7 @@ def test_wrong_words_are_refused_before_anything_runs(
 ) -> None:
     monkeypatch.setattr("ramerge.scoring.serving._program", lambda kind: kind)
     done = command("eval", "logs", *words)
-    assert isinstance(done.exception, EvaluationError) and problem in str(done.exception), done.exception
+    assert isinstance(done.exception, EvaluationError) and problem in "\n".join(done.exception.messages)
     assert not list(Path().rglob("*.eval"))
 
 
