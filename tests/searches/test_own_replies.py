@@ -84,7 +84,7 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     assert done.returncode == 0, done.stderr
     points = json.loads(Path("found/search.json").read_text())["points"]
     replied = [point for point in points if point["right"]]
-    assert len(replied) > 1 and "right: the share of right replies by the candidate itself" in done.stdout
+    assert len(replied) > 1 and "right: share of the candidate's own replies that are right" in done.stdout
     for point in replied:
         for name, share in point["right"].items():
             replies = replies_to(point["number"], name)
