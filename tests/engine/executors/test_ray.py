@@ -330,6 +330,8 @@ def test_errors_of_a_task_say_where(tmp_path: Path) -> None:
     bad, disk, other = pickle.loads(pickle.dumps(made))  # noqa: S301
     assert isinstance(bad, ramerge.CheckpointError)
     assert [text.partition(" (on node ")[0] for text in bad.problems] == ["x: is torn", "y: too"]
+    flags = executors._error_of_node(ramerge.OutputError("m: exists; pass --overwrite"))
+    assert isinstance(flags, ramerge.OutputError) and "--overwrite (on node" in flags.messages[0]
     assert (disk.errno, disk.filename) == (5, "/x")
     assert "ZeroDivisionError: division" in str(other)
 

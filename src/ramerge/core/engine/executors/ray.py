@@ -347,7 +347,7 @@ def _error_of_node(error: Exception) -> Exception:
 
         node = f"{node} ({ray.util.get_node_ip_address()})"
     if isinstance(error, RamergeError):
-        error.messages = tuple(f"{problem} (on node {node})" for problem in error.problems)
+        error.messages = tuple(f"{problem} (on node {node})" for problem in error.messages)
         return error
     if isinstance(error, OSError) and error.errno is not None:
         return OSError(error.errno, f"{error.strerror} (on node {node})", error.filename)
