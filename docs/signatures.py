@@ -160,7 +160,7 @@ def _signature(name: str, value: Any, of_class: bool = False) -> str:
 def _type(annotation: Any) -> str:
     """A type as one writes it, without what only checks it."""
     if isinstance(annotation, str):
-        return re.sub(r"Annotated\[(\w+), \w+\(\w+\)\]", r"\1", annotation)
+        return re.sub(r"Annotated\[(.+?)(?:, \w+\(\w+\))+\]", r"\1", annotation)
     if annotation is None or annotation is type(None):
         return "None"
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)

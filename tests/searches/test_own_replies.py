@@ -106,8 +106,8 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     assert again.returncode == 0 and again.stdout == done.stdout
     assert [path for path, before in times.items() if path.stat().st_mtime_ns != before] == [last]
     shutil.move("found", "moved")
-    kept = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--batch", "3", "moved")
-    assert kept.returncode == 0 and kept.stdout == done.stdout.replace("found/", "moved/")
+    moved = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--batch", "3", "moved")
+    assert moved.returncode == 0 and moved.stdout == done.stdout.replace("found/", "moved/")
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ramerge import RecipeError, Record
 from ramerge.analysis.results import Analysis
-from ramerge.core.storage.own_files import COMPANIONS, SEARCH, is_unfinished_search
+from ramerge.core.storage.own_files import COMPANIONS, SEARCH_DESCRIPTION, is_unfinished_search
 from ramerge.sdk.files import no_such_folder
 from ramerge.sdk.records import read_record, refuse_sweep
 
@@ -22,7 +22,7 @@ def open_merge(out: Path) -> tuple[Path, Record]:
     refuse_sweep(out)
     if is_unfinished_search(out):
         raise RecipeError(f"{out}: is a search or greedy soup that has not ended; the same command resumes it")
-    if (out / SEARCH).is_file():
+    if (out / SEARCH_DESCRIPTION).is_file():
         page = f", and {out / 'search.html'} shows all that were tried" if (out / "search.html").is_file() else ""
         raise RecipeError(f"{out}: is a search or greedy soup; name its best merge, {out / 'best'}{page}")
     missing = [path.name for path in (recipe, record) if not path.is_file()]

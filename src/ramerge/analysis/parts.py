@@ -101,8 +101,8 @@ class AgentPart(Displayed):
     def _summary(self) -> Mapping[str, object]:
         figures = ("density", "unique_share", "rho", "norm")
         retained = {f"retained by {label}": fate.retained for label, fate in self.fates.items()}
-        shown = {name: getattr(self, name) for name in figures}
-        return {"agent": self.name, **shown, "lambda (ram+)": self.lambdas["ram+"], **retained}
+        main_figures = {name: getattr(self, name) for name in figures}
+        return {"agent": self.name, **main_figures, "lambda (ram+)": self.lambdas["ram+"], **retained}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain values."""

@@ -358,8 +358,9 @@ class _AgentCalibration:
             if count
         ]
         if len(prompts) < self.settings.count != _SETTINGS.count:
-            held = f"{speaker.name}: its files hold {quantity(len(prompts), 'prompt')}"
-            notes.append(f"{held}, fewer than --prompt-count {self.settings.count:,}: all are used")
+            count = quantity(len(prompts), "prompt")
+            why = f"fewer than --prompt-count {self.settings.count:,}"
+            notes.append(f"{speaker.name}: its files hold {count}, {why}: all are used")
         return CalibrationRecord(
             ramerge_version=__version__,
             agent=speaker.name,

@@ -16,7 +16,7 @@ from ramerge.calibration.prompts import problems_of_names
 from ramerge.core.foundation.jsontext import RECORD
 from ramerge.core.foundation.typedjson import read_model
 from ramerge.core.recipe.paths import parts_of
-from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS
+from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS, SEARCH_DESCRIPTION
 from ramerge.sdk.files import no_such_folder
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import check, read_document
@@ -75,7 +75,7 @@ def open_merge(merged: str | os.PathLike[str]) -> Merge:
     if (path / "soup.json").is_file():
         raise RecipeError(f"{path}: {_SOUP}, or give its best/ to your trainer as it is")
     folder = path / _BEST if (path / _SEARCH).is_file() else path
-    if (path / "asked.json").is_file() and folder == path:
+    if (path / SEARCH_DESCRIPTION).is_file() and folder == path:
         raise RecipeError(f"{path}: holds a search that has not ended; the same `ramerge search` command resumes it")
     if kind := _kind_of_change(folder):
         raise RecipeError(

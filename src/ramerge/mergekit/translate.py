@@ -69,7 +69,7 @@ FLAGS: Mapping[str, str] = {
     "-j": "use --threads N",
     "-v": "use --debug",
 }
-"""What to do instead of giving a flag of mergekit-yaml; `python -m docs.tables` lists them in the guide on mergekit."""
+"""Advice on each flag of mergekit-yaml; `python -m docs.tables` lists it in the guide on mergekit."""
 
 # keys of recipes for other programs that come with mergekit, and the messages about them
 _OTHER_PROGRAMS = {

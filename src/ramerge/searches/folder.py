@@ -34,7 +34,7 @@ from ramerge import CheckpointError, EvaluationError, OutputError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.core.foundation.files import read_regular
 from ramerge.core.planning.inputs import open_model
-from ramerge.core.storage.own_files import RECORDS
+from ramerge.core.storage.own_files import RECORDS, SEARCH_DESCRIPTION
 from ramerge.scoring.scores import Objective, Scores, Split
 from ramerge.scoring.serving import SERVED_NAME
 from ramerge.sdk.files import check_state, lock, write_file
@@ -115,7 +115,7 @@ class Folder:
         A search without any score is replaced. Other objectives need no new scores, because scores hold all figures;
         but points that were given up under the former objectives are scored again.
         """
-        path = self.root / "asked.json"
+        path = self.root / SEARCH_DESCRIPTION
         content = {**description, "objectives": [asdict(each) for each in objectives]}
         if path.exists():
             before = read(path)
@@ -138,14 +138,15 @@ class Folder:
         Raises:
             EvaluationError: the folder holds another search with scores.
         """
-        path = self.root / "asked.json"
+        path = self.root / SEARCH_DESCRIPTION
         before = read(path) if path.exists() else {}
-        follow = {"prompts"} if _drawn(before) != _drawn(description) else set()  # what differs for that reason
+        is_other_draw = _draw_settings(before) != _draw_settings(description)
+        consequences = {"prompts"} if is_other_draw else set()  # which differ for that reason, and are not named
         problems = [
             f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
             + _describe_difference(name, before.get(name), description[name])
             for name in description
-            if before and before.get(name) != description[name] and name not in follow
+            if before and before.get(name) != description[name] and name not in consequences
         ]
         if problems and self.has_scores:
             how = "to resume it, give what it had; to search from scratch, name another folder, or remove this one"
@@ -155,7 +156,7 @@ class Folder:
     @property
     def right_at(self) -> float | None:
         """The least reward of a right reply, if the user has given it to a search by prompts."""
-        path = self.root / "asked.json"
+        path = self.root / SEARCH_DESCRIPTION
         return validate(path, read(path), _Description)["settings"]["right_at"]
 
     @property
@@ -206,7 +207,7 @@ def search_folder(out: Path) -> Iterator[Folder]:
     check_state(*(each for each in _folder_entries(out) if not (each.name in _LINKS and each.is_symlink())))
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
-    if not (out / "asked.json").exists():
+    if not (out / SEARCH_DESCRIPTION).exists():
         others = {path.name for path in _folder_entries(out)} - {".lock", "score.log", _CALIBRATION, "order.json"}
         if others:
             raise EvaluationError(
@@ -256,7 +257,7 @@ def _describe_difference(part: str, before: object, now: object) -> str:
     return f"{where}{': ' if where else ''}it was {_describe_value(before)}, and is {_describe_value(now)}"
 
 
-def _drawn(description: Mapping[str, object]) -> tuple[object, ...] | None:
+def _draw_settings(description: Mapping[str, object]) -> tuple[object, ...] | None:
     """Return the settings by which prompts are drawn; None if a search has no prompts."""
     settings = description.get("settings")
     return (settings.get("count"), settings.get("prompt_seed")) if isinstance(settings, dict) else None

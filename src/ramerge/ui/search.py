@@ -94,9 +94,9 @@ def build(desk: Desk, recipe: gr.Code) -> SearchPart:
     act(start.click, search, inputs, [state, candidates, job], problems, concurrency_limit=None)
     show_stop_while_running(job, stop)
     candidates.change(lambda view: gr.update(visible=bool(view)), candidates, choose, **PRIVATE)
-    chosen = act(choose.click, partial(best_recipe, desk), out, recipe, problems)
+    choice_event = act(choose.click, partial(best_recipe, desk), out, recipe, problems)
     act(look.click, show, out, candidates, problems)
-    return SearchPart(prompts, chosen)
+    return SearchPart(prompts, choice_event)
 
 
 def best_recipe(desk: Desk, folder: str) -> str:

@@ -252,7 +252,7 @@ class BucketUpload:
     def _overtaken_error(self, name: str) -> DefeatedError:
         return DefeatedError(
             f"{self.address}/{name}: another job has written to the same place since this one began, so this "
-            f"one's output is not put there; choose another place, or run it again with --overwrite"
+            "one's output is not put there; choose another place, or run it again with --overwrite"
         )
 
     def _put_small_file(self, run: UploadRun, name: str, data: bytes) -> None:

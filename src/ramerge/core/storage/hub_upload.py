@@ -81,7 +81,7 @@ class HubUpload:
         if (names := self._branch_state()[1]) and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
-                f"--overwrite"
+                "--overwrite"
             )
 
     def _model_info(self, revision: str) -> ModelInfo | None:

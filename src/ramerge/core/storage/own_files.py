@@ -37,13 +37,13 @@ SWEEP = "sweep.json"
 RECORDS = ("ramerge.json", DELTA_INDEX, SWEEP)
 """Files that show that a folder was written by ramerge."""
 
-SEARCH = "asked.json"
+SEARCH_DESCRIPTION = "asked.json"
 """A folder with this file is that of a search or a greedy soup."""
 
 
 def is_unfinished_search(folder: Path) -> bool:
     """Whether a folder holds a search or greedy soup that has not ended."""
-    return (folder / SEARCH).is_file() and not (folder / "best").is_dir()
+    return (folder / SEARCH_DESCRIPTION).is_file() and not (folder / "best").is_dir()
 
 
 def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | None:
