@@ -36,7 +36,7 @@ class SearchPart(NamedTuple):
     """The parts of the search that others build upon: the control of prompts, and the choice of the best recipe."""
 
     prompts: gr.Textbox
-    chosen: Dependency
+    choice: Dependency
 
 
 def build(desk: Desk, recipe: gr.Code) -> SearchPart:
