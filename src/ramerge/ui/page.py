@@ -33,7 +33,7 @@ def build_page(desk: Desk) -> gr.Blocks:
                 if not desk.public:
                     with gr.Accordion("Find the best merge by a few prompts", open=False):
                         searched = search.build(desk, recipe)
-                choose.build(desk, page, recipe, models, searched.chosen if searched else None)
+                choose.build(desk, page, recipe, models, searched.choice if searched else None)
                 _next_tab_button(tabs, "merge", "Merge: what is chosen")
             with gr.Tab("Merge", id="merge"):
                 merge.build(desk, page, recipe)
